@@ -1,0 +1,33 @@
+"""Advantage actor-critic: one gradient step on each short sample, all envs in step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from torch import Tensor
+
+from podium.algorithms.common.on_policy import ActorCriticConfig, advantages, normalized, on_policy
+from podium.core.config import Schedule, setting
+from podium.policies.torch import Minibatch, Out
+
+
+@dataclass(frozen=True)
+class A2CConfig(ActorCriticConfig):
+    """A2C's own settings."""
+
+    fragment: int = setting(16, "steps per env in a sample", unit="steps", low=1)
+    lr: float | Schedule = setting(1e-3, "Adam's step size", low=0, high=10)
+    gae_lambda: float | Schedule = setting(0.95, "GAE's trade of bias for variance", low=0, high=1)
+
+
+def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[str, Tensor]]:
+    """The policy gradient with a learned baseline, the value loss and the entropy bonus."""
+    policy_loss = -(out.logp * normalized(rows["advantage"], now)).mean()
+    value_loss = 0.5 * (out.value - rows["return"]).square().mean()
+    entropy = out.entropy.mean()
+    total = policy_loss + now.value_coef * value_loss - now.entropy * entropy
+    return total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+
+
+ALGORITHM = on_policy("a2c", A2CConfig, loss, advantages)

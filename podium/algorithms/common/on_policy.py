@@ -1,0 +1,139 @@
+"""What the on-policy algorithms share: settings of the network and the loss, and how a trajectory is finished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+
+from podium.algorithms.common.base import Algorithm, RunConfig, Setup, sync_samples
+from podium.core import returns, seeding
+from podium.core.batch import Batch
+from podium.core.config import Schedule, setting
+from podium.core.imports import load_attribute
+from podium.core.spaces import Columns, Leaf, Space, under
+from podium.optimizers.base import Optimizer
+from podium.policies.base import Policy, Sgd
+from podium.policies.torch import Loss, Postprocess, TorchPolicy
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig(RunConfig):
+    """Settings of a policy (and value) network trained on what it just did."""
+
+    lr: float | Schedule = setting(3e-4, "Adam's step size", low=0, high=10)
+    gamma: float | Schedule = setting(0.99, "discount per step", low=0, high=1)
+    entropy: float | Schedule = setting(0.0, "weight of the entropy bonus", low=0)
+    max_grad_norm: float | Schedule | None = setting(0.5, "longer gradients are scaled down to this norm", above=0)
+    adam_eps: float = setting(1e-5, "Adam's epsilon", above=0)
+    model: Any = setting(None, "your own network, as module:function of (space, outputs) that returns an nn.Module")
+    hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers", low=1)
+    activation: Literal["tanh", "relu", "elu", "silu"] = setting("tanh", "between the layers")
+    memory: Literal["none", "lstm", "gru"] = setting("none", "a recurrent layer after the encoder")
+    memory_size: int = setting(64, "units of the recurrent layer", low=1, only=("memory", ("lstm", "gru")))
+    log_std: float = setting(0.0, "log standard deviation of continuous actions at the start", low=-20, high=2)
+    squash: bool = setting(False, "squash continuous actions through tanh onto their bounds")
+    normalize_obs: bool = setting(False, "normalise observations by their running mean and variance")
+    reward_scale: float | Schedule = setting(1.0, "rewards are multiplied by this before learning", above=0)
+    reward_clip: float | None = setting(None, "then clipped to plus and minus this", above=0)
+    normalize_advantage: bool = setting(True, "give the advantages of a minibatch mean 0 and variance 1")
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig(OnPolicyConfig):
+    """Settings of the algorithms that learn a value function too."""
+
+    gae_lambda: float | Schedule = setting(0.95, "GAE's trade of bias for variance", low=0, high=1)
+    value_coef: float | Schedule = setting(0.5, "weight of the value loss", low=0)
+    shared: bool = setting(False, "one trunk for policy and value instead of one each")
+
+
+def shaped_rewards(batch: Batch, now: SimpleNamespace) -> np.ndarray:
+    """The rewards as learning sees them."""
+    rewards = batch["reward"] * np.float32(now.reward_scale)
+    return rewards if now.reward_clip is None else rewards.clip(-now.reward_clip, now.reward_clip)
+
+
+def next_values(policy: Policy, batch: Batch) -> np.ndarray:
+    """The value of the state that each row led to: the next row's, the observation after the last row's, and at the end
+    of an episode whose env already shows the next one, that of its final observation."""
+    values = np.empty_like(batch["value"])
+    values[:-1] = batch["value"][1:]
+    values[-1] = policy.values(*_obs_and_state(batch.last))
+    finals = batch.finals
+    if finals is not None:
+        cut = batch["truncated"][finals.t, finals.n]
+        if cut.any():
+            rows = {name: column[cut] for name, column in finals.cols.items()}
+            values[finals.t[cut], finals.n[cut]] = policy.values(*_obs_and_state(rows))
+    return values
+
+
+def _obs_and_state(columns: Columns) -> tuple[Columns, Columns]:
+    return under(columns, "obs"), under(columns, "state")
+
+
+def advantages(policy: Policy, batch: Batch, now: SimpleNamespace) -> Batch:
+    """GAE advantages, and the returns that the value function is to learn."""
+    terminated, done = batch["terminated"], batch["terminated"] | batch["truncated"]
+    values = batch["value"]
+    advantage = returns.gae(
+        shaped_rewards(batch, now),
+        values,
+        next_values(policy, batch),
+        terminated.astype(np.float32),
+        done.astype(np.float32),
+        now.gamma,
+        now.gae_lambda,
+    )
+    return batch.with_columns(**{"advantage": advantage, "return": advantage + values})
+
+
+def normalized(advantage: Any, now: SimpleNamespace) -> Any:
+    """The advantages with mean 0 and variance 1, if the settings ask for it."""
+    if not now.normalize_advantage or len(advantage) < 2:
+        return advantage
+    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+
+
+def on_policy(
+    name: str,
+    config: type[OnPolicyConfig],
+    loss: Loss,
+    postprocess: Postprocess,
+    model: Any = None,
+    presets: dict[str, dict[str, Any]] | None = None,
+) -> Algorithm:
+    """An on-policy algorithm from its settings and the functions of the paper's policy graph."""
+
+    def policy(settings: Any, observation_space: Space, action_space: Leaf, seed: int) -> TorchPolicy:
+        own = load_attribute(settings.model, "model") if isinstance(settings.model, str) else settings.model
+        return TorchPolicy(
+            settings,
+            observation_space,
+            action_space,
+            loss=loss,
+            postprocess=postprocess,
+            model=own if own is not None else model,
+            seed=seed,
+        )
+
+    def build(settings: Any, setup: Setup) -> Optimizer:
+        return sync_samples(settings, setup, policy, lambda progress, update: sgd(settings, progress, update))
+
+    return Algorithm(name, config, policy, build, presets or {})
+
+
+def sgd(settings: Any, progress: float, update: int) -> Sgd:
+    """How to go over the batch of an update: once and whole, unless the algorithm has settings that say otherwise."""
+    now = settings.at(progress)
+    target_kl = getattr(now, "target_kl", None)
+    return Sgd(
+        progress=progress,
+        seed=seeding.integer(settings.seed, "sgd", update),
+        epochs=round(getattr(now, "epochs", 1)),
+        minibatch=getattr(now, "minibatch", None),
+        stop_above=None if target_kl is None else ("kl", 1.5 * target_kl),
+    )

@@ -1,0 +1,54 @@
+"""Proximal policy optimization (Schulman et al., 2017): several clipped passes over each sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from podium.algorithms.common.on_policy import ActorCriticConfig, advantages, normalized, on_policy
+from podium.core.config import Schedule, setting
+from podium.policies.torch import Minibatch, Out
+
+
+@dataclass(frozen=True)
+class PPOConfig(ActorCriticConfig):
+    """PPO's own settings; the defaults are for small classic control tasks."""
+
+    envs: int = setting(8, "envs per evaluator, stepped together", low=1)
+    fragment: int = setting(32, "steps per env in a sample", unit="steps", low=1)
+    minibatch: int = setting(256, "rows per gradient step", unit="rows", low=1)
+    epochs: int | Schedule = setting(20, "passes over each sample", low=1)
+    lr: float | Schedule = setting(1e-3, "Adam's step size", low=0, high=10)
+    gamma: float | Schedule = setting(0.98, "discount per step", low=0, high=1)
+    gae_lambda: float | Schedule = setting(0.8, "GAE's trade of bias for variance", low=0, high=1)
+    clip: float | Schedule = setting(0.2, "how far the probability ratio may leave 1 with profit", above=0)
+    value_clip: float | Schedule | None = setting(None, "how far a value may move in one update", above=0)
+    target_kl: float | Schedule | None = setting(None, "skip the remaining passes above 1.5 times this KL", above=0)
+
+
+def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[str, Tensor]]:
+    """The clipped surrogate, the value loss and the entropy bonus."""
+    log_ratio = out.logp - rows["logp"]
+    ratio = log_ratio.exp()
+    advantage = normalized(rows["advantage"], now)
+    policy_loss = -torch.min(ratio * advantage, ratio.clamp(1 - now.clip, 1 + now.clip) * advantage).mean()
+
+    error = (out.value - rows["return"]).square()
+    if now.value_clip is not None:
+        near = rows["value"] + (out.value - rows["value"]).clamp(-now.value_clip, now.value_clip)
+        error = torch.max(error, (near - rows["return"]).square())
+    value_loss = 0.5 * error.mean()
+
+    entropy = out.entropy.mean()
+    total = policy_loss + now.value_coef * value_loss - now.entropy * entropy
+    with torch.no_grad():
+        kl = (ratio - 1 - log_ratio).mean()
+        clipped = ((ratio - 1).abs() > now.clip).float().mean()
+    terms = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl, "clipped": clipped}
+    return total, terms
+
+
+ALGORITHM = on_policy("ppo", PPOConfig, loss, advantages)

@@ -1,0 +1,228 @@
+"""The Python API, in the command line's words: train, resume, evaluate, load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from podium import algorithms
+from podium.algorithms.common.base import Algorithm, RunConfig
+from podium.core import checkpoint, spaces
+from podium.core.errors import UsageError
+from podium.core.imports import attribute_name
+from podium.core.seeding import integer
+from podium.core.spaces import Columns, Leaf, Space
+from podium.envs.base import MASK
+from podium.envs.make import EnvSpec, describe, make
+from podium.evaluation.play import play
+from podium.policies.base import Policy
+from podium.run.callbacks import Callback
+from podium.run.folder import RunFolder, default_path
+
+Env = str | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to: the figures of result.json, where its files are, and its policy."""
+
+    folder: Path
+    figures: Mapping[str, Any]
+    env: Env
+
+    def __getitem__(self, name: str) -> Any:
+        return self.figures[name]
+
+    @property
+    def policy(self) -> Player:
+        return load(self.folder)
+
+
+class Player:
+    """A trained policy that acts on single observations or on rows of them, in the env's own form."""
+
+    def __init__(self, policy: Policy, observation_space: Space, action_space: Leaf) -> None:
+        self.policy, self.observation_space, self.action_space = policy, observation_space, action_space
+        self._state: Columns = {}
+
+    def reset(self) -> None:
+        """Forget what a recurrent policy remembers: a new episode begins."""
+        self._state = {}
+
+    def predict(self, obs: Any, mask: Any = None, stochastic: bool = False) -> Any:
+        """The action for one observation, or the actions for rows of them."""
+        leaves = spaces.leaves(self.observation_space, "obs")
+        columns = spaces.flatten(self.observation_space, obs, "obs")
+        path, leaf = next(iter(leaves.items()))
+        single = columns[path].ndim == len(leaf.shape)
+        rows = {name: np.ascontiguousarray(column[None] if single else column) for name, column in columns.items()}
+        for name, expected in leaves.items():
+            if rows[name].shape[1:] != expected.shape:
+                raise UsageError(f"{name} has shape {list(columns[name].shape)}, expected {list(expected.shape)} or rows of it")
+            rows[name] = rows[name].astype(expected.dtype, copy=False)
+        n = len(rows[path])
+        if not self._state or len(next(iter(self._state.values()))) != n:
+            self._state = self.policy.initial_state(n)
+        legal = None if mask is None else np.asarray(mask, bool).reshape(n, -1)
+        acted = self.policy.act(rows, self._state, legal, explore=stochastic)
+        self._state = acted.state
+        action = acted.action
+        if isinstance(self.action_space, spaces.Box):
+            action = action.clip(self.action_space.low, self.action_space.high)
+        return action[0] if single else action
+
+
+def train(
+    algo: str | Algorithm,
+    env: Env | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    preset: str | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    start_from: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+    **settings: Any,
+) -> Result:
+    """Train and return what it came to. `settings` are the fields of the algorithm's config."""
+    from podium.train import Run
+
+    algorithm = algo if isinstance(algo, Algorithm) else algorithms.get(algo)
+    if env is None:
+        raise UsageError("train needs an env, such as CartPole-v1")
+    config = algorithm.configure(preset, {**settings, **({"env_args": dict(env_args)} if env_args else {})})
+    spec = env_spec(env, config)
+    path = Path(out) if out is not None else default_path(algorithm.name, describe(spec), config.seed)
+    weights = _policy_state(start_from, "latest")[0] if start_from is not None else None
+    name = algo if isinstance(algo, str) else algorithm.name
+    folder = RunFolder.create(path, described_config(name, spec, config, start_from), overwrite)
+    run = Run(algorithm, spec, config, folder, callbacks, progress)
+    if weights is not None:
+        run.start_from(weights)
+    return Result(path, run.train(), env)
+
+
+def resume(
+    folder: str | os.PathLike[str],
+    steps: int | None = None,
+    *,
+    env: Env | None = None,
+    algo: Algorithm | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+) -> Result:
+    """Go on with a run from its latest checkpoint; `steps` sets a new end. A finished run is returned as it is."""
+    from podium.train import Run
+
+    opened = RunFolder.open(folder)
+    algorithm, spec, config = settings_of(opened, env, algo)
+    done = opened.read_result()
+    if steps is not None:
+        config = config.replace(steps=steps)
+    if done is not None and done["status"] == "finished" and done["env_steps"] >= config.steps or _stopped(done, steps):
+        assert done is not None
+        return Result(opened.path, done, env or describe(spec))
+    if steps is not None:
+        opened.update_config(described_config(opened.config["algo"], spec, config, opened.config.get("from")))
+    run = Run(algorithm, spec, config, opened, callbacks, progress)
+    if not run.restore() and opened.config.get("from"):
+        run.start_from(_policy_state(opened.config["from"], "latest")[0])
+    return Result(opened.path, run.train(), env or describe(spec))
+
+
+def _stopped(done: Mapping[str, Any] | None, steps: int | None) -> bool:
+    """Whether a run ended for a reason of its own and nothing asks for more."""
+    return done is not None and done["status"] == "finished" and steps is None
+
+
+def load(folder: str | os.PathLike[str], checkpoint_name: str = "latest", algo: Algorithm | None = None) -> Player:
+    """The policy of a run, ready to act: `podium.load(DIR).predict(obs)`."""
+    state, info = _policy_state(folder, checkpoint_name)
+    opened = RunFolder.open(folder)
+    algorithm, _, config = settings_of(opened, None, algo)
+    observation_space = spaces.from_json(info["observation_space"])
+    action_space: Any = spaces.from_json(info["action_space"])
+    policy = algorithm.policy(config, observation_space, action_space, config.seed)
+    policy.set_state(state)
+    return Player(policy, observation_space, action_space)
+
+
+def evaluate(
+    folder: str | os.PathLike[str],
+    episodes: int = 20,
+    *,
+    checkpoint_name: str = "latest",
+    stochastic: bool = False,
+    seed: int | None = None,
+    video: str | os.PathLike[str] | None = None,
+    env: Env | None = None,
+    algo: Algorithm | None = None,
+) -> dict[str, Any]:
+    """Play whole episodes with a run's policy, deterministically unless `stochastic`; optionally film the first."""
+    from podium.run.video import Recorder
+
+    player = load(folder, checkpoint_name, algo)
+    _, spec, config = settings_of(RunFolder.open(folder), env, algo)
+    base = config.seed if seed is None else seed
+    vector = make(spec, min(episodes, 1 if video else 16), render=video is not None)
+    try:
+        recorder = Recorder(video) if video is not None else None
+        seeds = [integer(base, "evaluate", i) for i in range(vector.n)]
+        played = play(vector, player.policy, episodes, seeds, stochastic, recorder and recorder.frame)
+        if recorder is not None:
+            recorder.close()
+    finally:
+        vector.close()
+    return {
+        "return_mean": float(played.returns.mean()),
+        "return_std": float(played.returns.std()),
+        "return_min": float(played.returns.min()),
+        "return_max": float(played.returns.max()),
+        "episodes": len(played.returns),
+        "length_mean": float(played.lengths.mean()),
+        "checkpoint": checkpoint_name,
+        "stochastic": stochastic,
+    }
+
+
+def env_spec(env: Env, config: RunConfig) -> EnvSpec:
+    """The env with the settings that shape it."""
+    return EnvSpec(
+        env,
+        args=dict(config.env_args),
+        frame_stack=config.frame_stack,
+        time_limit=config.time_limit,
+        rescale_actions=config.rescale_actions,
+        processes=config.env_processes,
+    )
+
+
+def described_config(algo: str, spec: EnvSpec, config: RunConfig, start: Any = None) -> dict[str, Any]:
+    """What config.json holds: every setting, also the defaults; the user's own objects by their importable name."""
+    fields = {name: attribute_name(value) if callable(value) else value for name, value in config.to_json().items()}
+    return {"algo": algo, "env": describe(spec), "from": os.fspath(start) if start is not None else None, **fields}
+
+
+def settings_of(folder: RunFolder, env: Env | None, algo: Algorithm | None) -> tuple[Algorithm, EnvSpec, RunConfig]:
+    """The algorithm, env and settings that a run's folder names; objects that have no name to import are given again."""
+    stored = dict(folder.config)
+    algorithm = algo or algorithms.get(stored.pop("algo"))
+    name = stored.pop("env")
+    config = algorithm.config.build({k: v for k, v in stored.items() if k not in ("algo", "from")})
+    return algorithm, env_spec(env or name, config), config
+
+
+def _policy_state(folder: str | os.PathLike[str], checkpoint_name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    opened = RunFolder.open(folder)
+    path = opened.checkpoints / checkpoint_name
+    if not path.exists():
+        known = sorted(entry.name for entry in opened.checkpoints.iterdir()) if opened.checkpoints.exists() else []
+        raise UsageError(f"{opened.path} has no checkpoint {checkpoint_name!r}; there are: {', '.join(known) or 'none yet'}")
+    parts, info = checkpoint.load(path)
+    return parts["policy"], info

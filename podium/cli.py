@@ -1,0 +1,262 @@
+"""The command line: words and flags become the Python API's arguments, errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from podium import __version__
+from podium.core.errors import PodiumError, UsageError, did_you_mean
+
+USAGE = f"""Podium {__version__}: distributed reinforcement learning
+
+  podium train ALGO ENV [--SETTING VALUE ...]   train; `podium train ALGO --help` shows its settings
+  podium resume DIR [--steps N]                 go on with a run
+  podium evaluate DIR [--episodes N]            play with a trained policy; --video FILE films it
+  podium plot DIR|FILE... [--out PNG]           draw learning curves or benchmark reports
+  podium list [algorithms|envs|runs]            what there is
+  podium bench sampling|learning                measure speed against the bare loop and Stable-Baselines3
+  podium verify [ALGO ...] [--quick]            check that the algorithms still learn
+
+Each command has --help. Exit codes: 0 done, 2 usage, 1 failed, 130 and 143 interrupted after a checkpoint."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        unknown = message.removeprefix("unrecognized arguments: ").split()[0]
+        hint = did_you_mean(unknown, flags) if message.startswith("unrecognized") and unknown.startswith("-") else ""
+        raise UsageError(f"{message}{hint}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        return _dispatch(words)
+    except PodiumError as error:
+        code, line = error.exit_code, str(error)
+        trace: BaseException = error
+    except KeyboardInterrupt as stop:
+        code, line = getattr(stop, "exit_code", 128 + signal.SIGINT), str(stop) or "interrupted"
+        trace = stop
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except Exception as error:
+        notes = "; ".join(getattr(error, "__notes__", []))
+        code, line = 1, f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
+        trace = error
+    if debug:
+        import traceback
+
+        traceback.print_exception(trace)
+    print("podium: " + " ".join(line.split()), file=sys.stderr)
+    return code
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0
+    if words[0] == "--version":
+        print(f"podium {__version__}")
+        return 0
+    command, *rest = words
+    if command not in COMMANDS:
+        raise UsageError(f"unknown command {command!r}{did_you_mean(command, COMMANDS)} known: {', '.join(COMMANDS)}")
+    return COMMANDS[command](rest)
+
+
+def _train(words: list[str]) -> int:
+    parser = Parser(prog="podium train", add_help=False, allow_abbrev=False)
+    for name in ("--out", "--from", "--preset", "--seeds", "--wandb"):
+        parser.add_argument(name)
+    parser.add_argument("--env-arg", action="append", default=[])
+    for name in ("--overwrite", "--json", "--quiet", "--help", "-h"):
+        parser.add_argument(name, action="store_true")
+    own, others = parser.parse_known_args(words)
+    names, settings = _split_settings(others)
+    if own.help or own.h:
+        print(_train_help(names[0] if names else None))
+        return 0
+    from podium.runs import TrainRequest, train_command
+
+    if len(names) > 2:
+        raise UsageError(f"unexpected argument {names[2]!r}, expected `podium train ALGO ENV` and flags")
+    algo, env = [*names, None, None][:2]
+    request = TrainRequest(
+        algo=algo,
+        env=env,
+        settings=settings,
+        env_args=dict(_key_value(pair) for pair in own.env_arg),
+        out=own.out,
+        overwrite=own.overwrite,
+        preset=own.preset,
+        start_from=getattr(own, "from"),
+        seeds=_seeds(own.seeds) if own.seeds is not None else None,
+        wandb=own.wandb,
+        quiet=own.quiet,
+    )
+    return train_command(request, own.json)
+
+
+def _split_settings(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Positional words, and `--name value`, `--name=value` or a bare `--name` (true) as settings."""
+    names: list[str] = []
+    settings: dict[str, Any] = {}
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        if not word.startswith("--"):
+            names.append(word)
+            continue
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            value = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
+        key = name.replace("-", "_")
+        if key in settings:
+            raise UsageError(f"--{name} is given twice")
+        settings[key] = value
+    return names, settings
+
+
+def _key_value(pair: str) -> tuple[str, Any]:
+    key, equals, text = pair.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--env-arg is {pair!r}, expected key=value")
+    try:
+        return key, json.loads(text)
+    except ValueError:
+        return key, {"True": True, "False": False, "None": None}.get(text, text)
+
+
+def _seeds(text: str) -> list[int]:
+    """`1-5` or `1,3,7`."""
+    try:
+        first, dash, last = text.partition("-")
+        seeds = list(range(int(first), int(last) + 1)) if dash else [int(part) for part in text.split(",")]
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise UsageError(f"--seeds is {text!r}, expected a range such as 1-5 or a list such as 1,3,7")
+    return seeds
+
+
+def _train_help(algo: str | None) -> str:
+    from podium import algorithms
+    from podium.core.config import help_lines
+
+    lines = [
+        "podium train ALGO ENV [--SETTING VALUE ...]",
+        "",
+        "  ALGO  " + ", ".join(algorithms.names()) + ", or your own as module:attribute",
+        "  ENV   a gymnasium id, envpool:NAME, toy:NAME, or your own as module:function",
+        "",
+        "  --out DIR          the run's folder; by default one under runs/",
+        "  --overwrite        replace the run that the folder holds",
+        "  --seeds 1-5        one run for each seed",
+        "  --from DIR         start with the weights of another run (ALGO and ENV may then be left out)",
+        "  --preset NAME      a named set of settings",
+        "  --env-arg K=V      an argument of the env; may be repeated",
+        "  --wandb PROJECT    log to Weights & Biases too",
+        "  --json, --quiet    the result as JSON on stdout; no progress bar",
+        "",
+        "A number marked ~ also takes a schedule: 3e-4->0, or 0.2->0.1@0.5->0 with the progress where a value is reached.",
+        "",
+    ]
+    if algo is None:
+        return "\n".join([*lines, "`podium train ALGO --help` lists the algorithm's settings."])
+    algorithm = algorithms.get(algo)
+    presets = [f"Presets: {', '.join(algorithm.presets)}", ""] if algorithm.presets else []
+    return "\n".join([*lines, *presets, f"Settings of {algorithm.name}:", "", *help_lines(algorithm.config)])
+
+
+def _resume(words: list[str]) -> int:
+    parser = Parser(prog="podium resume", description="Go on with a run from its latest checkpoint.", allow_abbrev=False)
+    parser.add_argument("dir", metavar="DIR")
+    parser.add_argument("--steps", help="a new end of the run, in env steps")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quiet", action="store_true")
+    own = parser.parse_args(words)
+    from podium.runs import resume_command
+
+    return resume_command(own.dir, own.steps, own.quiet, own.json)
+
+
+def _evaluate(words: list[str]) -> int:
+    parser = Parser(prog="podium evaluate", description="Play episodes with a trained policy.", allow_abbrev=False)
+    parser.add_argument("dir", metavar="DIR")
+    parser.add_argument("--episodes", type=_positive, default=20)
+    parser.add_argument("--checkpoint", default="latest", help="latest, best, or a folder's name in checkpoints/")
+    parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--video", metavar="FILE", help="film the episodes: .mp4 or .gif")
+    parser.add_argument("--json", action="store_true")
+    own = parser.parse_args(words)
+    from podium.runs import evaluate_command
+
+    return evaluate_command(own)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number from 1")
+    return int(text)
+
+
+def _plot(words: list[str]) -> int:
+    parser = Parser(prog="podium plot", description="Draw learning curves or benchmark reports.", allow_abbrev=False)
+    parser.add_argument("files", nargs="+", metavar="DIR|FILE")
+    parser.add_argument("--out", metavar="PNG|SVG")
+    parser.add_argument("--metric", help="a column of metrics.jsonl; by default the returns")
+    own = parser.parse_args(words)
+    from podium.runs import plot_command
+
+    return plot_command(own.files, own.out, own.metric)
+
+
+def _list(words: list[str]) -> int:
+    parser = Parser(prog="podium list", description="What there is.", allow_abbrev=False)
+    parser.add_argument("what", nargs="?", default="algorithms", choices=("algorithms", "envs", "runs"))
+    parser.add_argument("--root", default="runs", help="the folder whose runs are listed")
+    parser.add_argument("--json", action="store_true")
+    own = parser.parse_args(words)
+    from podium.runs import list_command
+
+    return list_command(own.what, own.root, own.json)
+
+
+def _bench(words: list[str]) -> int:
+    from podium.bench.command import main as bench
+
+    return bench(words, Parser)
+
+
+def _verify(words: list[str]) -> int:
+    from podium.verify import main as verify
+
+    return verify(words, Parser)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "resume": _resume,
+    "evaluate": _evaluate,
+    "plot": _plot,
+    "list": _list,
+    "bench": _bench,
+    "verify": _verify,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

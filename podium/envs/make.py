@@ -1,0 +1,72 @@
+"""From an env's name to a vector of it: gymnasium ids, `envpool:`, `toy:`, `module:function` or a callable."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from podium.core.errors import UsageError
+from podium.envs.base import VectorEnv
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What is needed to make an env anywhere; it can be pickled when a callable `name` can be imported."""
+
+    name: str | Callable[..., Any]
+    args: dict[str, Any] = field(default_factory=dict)
+    frame_stack: int = 1
+    time_limit: int | None = None
+    rescale_actions: bool = False
+    processes: int = 0
+
+
+def describe(spec: EnvSpec) -> str:
+    """The env's name for people: as it was given, or a callable's own."""
+    name = spec.name
+    while isinstance(name, functools.partial):
+        name = name.func
+    if isinstance(name, str):
+        return name
+    return f"{name.__module__}:{getattr(name, '__qualname__', type(name).__qualname__)}"
+
+
+def make(spec: EnvSpec, n: int) -> VectorEnv:
+    """`n` copies of the env as one vector, wrapped as the spec says."""
+    if n < 1:
+        raise UsageError(f"{n} envs, expected at least 1")
+    if spec.time_limit is not None and spec.time_limit < 1:
+        raise UsageError(f"a time limit of {spec.time_limit} steps, expected at least 1")
+    env = _bare(spec, n)
+    try:
+        return _wrapped(spec, env)
+    except BaseException:
+        env.close()
+        raise
+
+
+def _bare(spec: EnvSpec, n: int) -> VectorEnv:
+    from podium.envs.names import Singles, resolve
+
+    source = resolve(spec)
+    if not isinstance(source, Singles):
+        if spec.processes:
+            raise UsageError(f"{describe(spec)} steps its envs as one vector already: env processes would do nothing")
+        return source.make(n)
+    if spec.processes:
+        from podium.envs.processes import ProcessVector
+
+        return ProcessVector(spec, n, spec.processes)
+    from podium.envs.sync import SyncVector
+
+    return SyncVector([source.make] * n, describe(spec))
+
+
+def _wrapped(spec: EnvSpec, env: VectorEnv) -> VectorEnv:
+    from podium.envs.wrappers import FrameStack, RescaleActions
+
+    if spec.rescale_actions:
+        env = RescaleActions(env)
+    return FrameStack(env, spec.frame_stack) if spec.frame_stack != 1 else env

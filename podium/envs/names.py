@@ -1,0 +1,244 @@
+"""What an env's name stands for, and one clear line for each way in which a name or an argument can be wrong."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from podium.core.errors import MissingExtra, PodiumError, UsageError, did_you_mean
+from podium.envs.base import VectorEnv
+from podium.envs.make import EnvSpec, describe
+
+EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "ale_py": "atari"}
+VECTOR_ARGUMENT = "num_envs"
+
+
+@dataclass(frozen=True)
+class Singles:
+    """The name stands for one gymnasium env; many are stepped by us."""
+
+    make: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """The name stands for something that steps many envs itself."""
+
+    make: Callable[[int], VectorEnv]
+
+
+def resolve(spec: EnvSpec) -> Singles | Vector:
+    """How to make the env; an unknown name or argument is refused here."""
+    name = spec.name
+    if not isinstance(name, str):
+        return _from_callable(spec, name)
+    kind, colon, rest = name.partition(":")
+    if kind == "envpool" and colon:
+        return _from_envpool(spec, rest)
+    if kind == "toy" and colon:
+        return _from_toys(spec, rest)
+    if not colon:
+        return _from_registry(spec, name)
+    module = import_module(kind)
+    if _registered(rest):
+        return _from_registry(spec, rest)
+    return _from_callable(spec, _attribute(module, rest))
+
+
+def import_module(name: str) -> Any:
+    """A user's module; the current directory counts."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing = getattr(error, "name", None) or ""
+        if name in EXTRAS and missing == name:
+            raise MissingExtra(name, EXTRAS[name]) from None
+        if isinstance(error, ModuleNotFoundError) and (name == missing or name.startswith(f"{missing}.")):
+            raise UsageError(f"no module {name!r}, neither installed nor in {os.getcwd()}") from None
+        raise UsageError(f"module {name!r} can't be imported: {error}") from error
+    except (ValueError, TypeError):
+        raise UsageError(f"{name!r} is not the name of a module") from None
+
+
+def _attribute(module: Any, path: str) -> Any:
+    value = module
+    for part in path.split("."):
+        if not hasattr(value, part):
+            known = [key for key, item in vars(value).items() if callable(item) and not key.startswith("_")]
+            raise UsageError(f"module {module.__name__!r} has no function {path!r}{did_you_mean(part, known)}")
+        value = getattr(value, part)
+    if not callable(value):
+        raise UsageError(f"{module.__name__}:{path} is a {type(value).__name__}, expected a function or a class")
+    return value
+
+
+def _from_envpool(spec: EnvSpec, task: str) -> Vector:
+    from podium.envs.envpool import EnvPoolVector, checked_args
+
+    checked_args(task, spec.args, spec.time_limit)
+    return Vector(lambda n: EnvPoolVector(task, n, spec.args, spec.time_limit))
+
+
+def _from_toys(spec: EnvSpec, toy: str) -> Vector:
+    from podium.envs.toys import TOYS
+
+    if toy not in TOYS:
+        near = did_you_mean(toy, TOYS) or f"; there are {', '.join(TOYS)}"
+        raise UsageError(f"unknown env 'toy:{toy}'{near}")
+    _refuse_time_limit(spec)
+    check_args(spec, TOYS[toy])
+    return Vector(lambda n: TOYS[toy](num_envs=n, **spec.args))
+
+
+def _from_registry(spec: EnvSpec, name: str) -> Singles | Vector:
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    if not _registered(name):
+        raise UsageError(f"unknown env {name!r}{did_you_mean(name, gymnasium.registry)}")
+    entry = gymnasium.registry[name]
+    own_vector = entry.vector_entry_point is not None and not entry.additional_wrappers
+    if own_vector and spec.processes == 0:
+        creator = _loading(spec, entry.vector_entry_point, load_env_creator)
+        arguments = {**entry.kwargs, **spec.args}
+        limit = spec.time_limit if spec.time_limit is not None else entry.max_episode_steps
+        if limit is not None:
+            arguments.setdefault("max_episode_steps", limit)
+        check_args(spec, creator)
+        return Vector(lambda n: _adapt(spec, _called(spec, lambda: creator(num_envs=n, **arguments))))
+    if entry.entry_point is None:
+        raise UsageError(f"{name} has no single env, which env processes need")
+    check_args(spec, _loading(spec, entry.entry_point, load_env_creator))
+    limit = {} if spec.time_limit is None else {"max_episode_steps": spec.time_limit}
+    return Singles(lambda: _called(spec, lambda: gymnasium.make(name, disable_env_checker=True, **limit, **spec.args)))
+
+
+def _registered(name: str) -> bool:
+    """Whether gymnasium knows the id, once Atari's games are there where they are asked for."""
+    import gymnasium
+
+    if name not in gymnasium.registry and name.startswith("ALE/"):
+        try:
+            gymnasium.register_envs(importlib.import_module("ale_py"))
+        except ImportError:
+            raise MissingExtra(name, "atari") from None
+    return name in gymnasium.registry
+
+
+def _loading(spec: EnvSpec, entry: Any, load: Callable[[str], Any]) -> Any:
+    """The class or function behind a registry entry; what fails to import is a missing extra."""
+    if callable(entry):
+        return entry
+    try:
+        return load(entry)
+    except Exception as error:
+        raise _unmakeable(spec, entry, error) from error
+
+
+def _unmakeable(spec: EnvSpec, entry: Any, error: Exception) -> Exception:
+    import gymnasium
+
+    if not isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
+        return error
+    for module, extra in EXTRAS.items():
+        if str(entry).startswith(module):
+            return MissingExtra(describe(spec), extra)
+    return UsageError(f"{describe(spec)} can't be made: {error}")
+
+
+def _from_callable(spec: EnvSpec, function: Callable[..., Any]) -> Singles | Vector:
+    import gymnasium
+
+    check_args(spec, function)
+    if VECTOR_ARGUMENT in (_parameters(function) or ()):
+        _refuse_time_limit(spec)
+        return Vector(lambda n: _adapt(spec, _called(spec, lambda: function(**{VECTOR_ARGUMENT: n}, **spec.args))))
+
+    def single() -> Any:
+        env = _called(spec, lambda: function(**spec.args))
+        if not isinstance(env, gymnasium.Env):
+            raise UsageError(
+                f"{describe(spec)} returned a {type(env).__name__}, expected a gymnasium.Env; "
+                f"one that returns a vector env takes an argument {VECTOR_ARGUMENT}"
+            )
+        return env if spec.time_limit is None else gymnasium.wrappers.TimeLimit(env, spec.time_limit)
+
+    return Singles(single)
+
+
+def _adapt(spec: EnvSpec, env: Any) -> VectorEnv:
+    """A vector env that a user made: gymnasium's, or already ours."""
+    import gymnasium
+
+    from podium.envs.gym import GymVector
+
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        return GymVector(env, describe(spec))
+    ours = ("n", "observation_space", "action_space", "masked", "autoreset", "reset", "step", "get_state", "set_state")
+    lacking = [name for name in ours if not hasattr(env, name)]
+    if not lacking:
+        return env
+    raise UsageError(
+        f"{describe(spec)} returned a {type(env).__name__}, expected a gymnasium.vector.VectorEnv or a podium VectorEnv "
+        f"(which needs {', '.join(lacking)} too)"
+    )
+
+
+def _refuse_time_limit(spec: EnvSpec) -> None:
+    if spec.time_limit is not None:
+        raise UsageError(
+            f"{describe(spec)} begins its episodes itself, so a time limit can't be put around it; give it one as an env "
+            "argument"
+        )
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return None
+
+
+def check_args(spec: EnvSpec, function: Callable[..., Any]) -> None:
+    """Refuse arguments that the env's constructor doesn't take, where its signature tells."""
+    parameters = _parameters(function)
+    if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in spec.args:
+        if name not in parameters or name == VECTOR_ARGUMENT:
+            raise _no_argument(spec, name, parameters)
+
+
+def _no_argument(spec: EnvSpec, name: str, known: Iterable[str]) -> UsageError:
+    takes = [key for key in known if key not in (VECTOR_ARGUMENT, "self", "kwargs", "args")]
+    near = did_you_mean(name, takes) or (f"; it takes {', '.join(takes)}" if takes else "; it takes none")
+    return UsageError(f"{describe(spec)} has no argument {name!r}{near}")
+
+
+def _called(spec: EnvSpec, make: Callable[[], Any]) -> Any:
+    """Run a constructor; an argument that it refuses becomes one clear line, any other error stays as it is."""
+    import gymnasium
+
+    try:
+        return make()
+    except PodiumError:
+        raise
+    except TypeError as error:
+        refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if refused and refused[1] in spec.args:
+            raise _no_argument(spec, refused[1], []) from error
+        if spec.args:
+            raise UsageError(f"{describe(spec)} can't be made with {spec.args}: {error}") from error
+        raise
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        entry = gymnasium.registry[spec.name].entry_point if spec.name in gymnasium.registry else ""
+        raise _unmakeable(spec, entry, error) from error

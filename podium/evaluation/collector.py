@@ -1,0 +1,141 @@
+"""Steps a vector env with an actor and writes what happens straight into columns `[T, N]`."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from podium.core.batch import Batch, Finals, empty_aligned
+from podium.core.metrics import Timers
+from podium.core.spaces import Columns
+from podium.envs.base import MASK, VectorEnv
+from podium.policies.base import Acted
+
+
+class Actor(Protocol):
+    """What the collector asks for actions: a policy, or a client of one that lives elsewhere."""
+
+    def initial_state(self, n: int) -> Columns: ...
+    def act(self, obs: Columns, state: Columns, mask: np.ndarray | None = None, explore: bool = True) -> Acted: ...
+
+
+class Collector:
+    """One vector env's stream of fragments; an episode goes on over the fragments' borders."""
+
+    def __init__(self, env: VectorEnv, actor: Actor, timers: Timers, seeds: list[int]) -> None:
+        self.env, self.actor, self.timers = env, actor, timers
+        self.finished: list[tuple[float, int]] = []
+        self.reset(seeds)
+
+    def reset(self, seeds: list[int]) -> None:
+        """Begin every episode anew."""
+        n = self.env.n
+        self._obs = self.env.reset(seeds)
+        self._state = self.actor.initial_state(n)
+        self._starting, self._resetting = np.ones(n, bool), np.zeros(n, bool)
+        self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
+
+    def collect(self, steps: int) -> Batch:
+        """The next `steps` rows of every env."""
+        env, act, n = self.env, self.actor.act, self.env.n
+        obs, state = self._obs, self._state
+        starting, resetting = self._starting, self._resetting
+        resets_late = env.autoreset == "next"
+        cols = {name: empty_aligned((steps, n, *part.shape[1:]), part.dtype) for name, part in obs.items()}
+        observed = list(cols.items())
+        inputs = [(name, column) for name, column in observed if name != MASK]
+        masks = cols.get(MASK)
+        cols["reward"] = reward = empty_aligned((steps, n), np.float32)
+        flags = {name: empty_aligned((steps, n), bool) for name in ("terminated", "truncated", "valid", "start")}
+        terminated, truncated, valid, start = flags.values()
+        cols.update(flags)
+        first = {name: part.copy() for name, part in state.items()}
+        finals: list[tuple[int, np.ndarray, Columns]] = []
+        kept: list[np.ndarray] = []
+        env_seconds = policy_seconds = 0.0
+        for t in range(steps):
+            for name, column in observed:
+                column[t] = obs[name]
+            start[t] = starting
+            if state:
+                state = zero_where(state, starting)
+            began = perf_counter()
+            acted = act({name: column[t] for name, column in inputs}, state, None if masks is None else masks[t])
+            decided = perf_counter()
+            if t == 0:
+                news = {"action": acted.action, **acted.extra}
+                kept = [empty_aligned((steps, n, *part.shape[1:]), part.dtype) for part in news.values()]
+                cols.update(zip(news, kept, strict=True))
+            for column, part in zip(kept, (acted.action, *acted.extra.values()), strict=True):
+                column[t] = part
+            stepping = perf_counter()
+            obs, reward[t], ends, cuts, final_rows, final_obs = env.step(acted.action)
+            env_seconds += perf_counter() - stepping
+            policy_seconds += decided - began
+            terminated[t], truncated[t] = ends, cuts
+            state = acted.state
+            if final_rows is not None and final_obs is not None and len(final_rows):
+                finals.append((t, final_rows.copy(), {k: c.copy() for k, c in final_obs.items() if k != MASK}))
+                finals[-1][2].update({name: part[final_rows] for name, part in state.items()})
+            valid[t] = ~resetting
+            if resets_late:
+                starting, resetting = resetting, ends | cuts
+            else:
+                starting = ends | cuts
+        self._obs, self._state, self._starting, self._resetting = obs, state, starting, resetting
+        self._count(reward, terminated | truncated, valid)
+        self.timers.add("env", env_seconds)
+        self.timers.add("inference", policy_seconds)
+        last = {name: part.copy() for name, part in {**obs, **zero_where(state, starting)}.items() if name != MASK}
+        return Batch(cols, first, last, _join_finals(finals))
+
+    def _count(self, reward: np.ndarray, done: np.ndarray, valid: np.ndarray) -> None:
+        """Note the return and length of each episode that ended in the fragment, in the order of their ends."""
+        returns = self._returns + np.cumsum(reward, axis=0, dtype=np.float64)
+        lengths = self._lengths + np.cumsum(valid, axis=0)
+        gone_returns, gone_lengths = np.zeros(self.env.n), np.zeros(self.env.n, np.int64)
+        for t, n in np.argwhere(done):
+            self.finished.append((float(returns[t, n] - gone_returns[n]), int(lengths[t, n] - gone_lengths[n])))
+            gone_returns[n], gone_lengths[n] = returns[t, n], lengths[t, n]
+        self._returns, self._lengths = returns[-1] - gone_returns, lengths[-1] - gone_lengths
+
+    def take_finished(self) -> list[tuple[float, int]]:
+        """The (return, length) of each episode that ended since the last call."""
+        finished, self.finished = self.finished, []
+        return finished
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Everything that the next fragment depends on but the policy, or None if the env can't give its state."""
+        env = self.env.get_state()
+        if env is None:
+            return None
+        return {
+            "env": env,
+            "policy_state": {name: part.copy() for name, part in self._state.items()},
+            "starting": self._starting.copy(),
+            "resetting": self._resetting.copy(),
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._obs = self.env.set_state(state["env"])
+        self._state = dict(state["policy_state"])
+        self._starting, self._resetting = state["starting"].copy(), state["resetting"].copy()
+        self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
+
+
+def zero_where(state: Columns, rows: np.ndarray) -> Columns:
+    if not state or not rows.any():
+        return state
+    return {name: np.where(rows.reshape(-1, *[1] * (part.ndim - 1)), 0, part) for name, part in state.items()}
+
+
+def _join_finals(parts: list[tuple[int, np.ndarray, Columns]]) -> Finals | None:
+    if not parts:
+        return None
+    times = np.concatenate([np.full(len(rows), t) for t, rows, _ in parts])
+    cols = {name: np.concatenate([cols[name] for _, _, cols in parts]) for name in parts[0][2]}
+    return Finals(times, np.concatenate([rows for _, rows, _ in parts]), cols)

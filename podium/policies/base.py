@@ -1,0 +1,71 @@
+"""The policy graph's interface: numpy in, numpy out, whatever framework is inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from podium.core.batch import Batch
+from podium.core.spaces import Columns
+
+
+@dataclass(slots=True)
+class Acted:
+    """The actions for n rows, the recurrent state after them, and columns to keep (logp, value ...)."""
+
+    action: np.ndarray
+    state: Columns = field(default_factory=dict)
+    extra: Columns = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """How to go over a batch: passes, rows a minibatch, and the figure above which the rest is left out."""
+
+    progress: float = 0.0
+    seed: int = 0
+    epochs: int = 1
+    minibatch: int | None = None
+    stop_above: tuple[str, float] | None = None
+
+
+@dataclass
+class Learned:
+    """What learning reports: metrics, and values per row of the batch such as td errors."""
+
+    metrics: dict[str, float]
+    rows: Columns = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What an evaluator needs to act: one flat float32 vector, the number of the learner's update that made it, and how
+    far the run is (0 to 1), which decides the settings that follow a schedule."""
+
+    flat: np.ndarray
+    version: int
+    progress: float = 0.0
+
+
+Reduce = Callable[[np.ndarray], np.ndarray]
+
+
+class Policy(Protocol):
+    """Model, how to act, how to finish a trajectory, what to minimise. `version` counts the updates of the weights."""
+
+    version: int
+
+    def initial_state(self, n: int) -> Columns: ...
+    def act(self, obs: Columns, state: Columns, mask: np.ndarray | None = None, explore: bool = True) -> Acted: ...
+    def values(self, obs: Columns, state: Columns) -> np.ndarray: ...
+    def postprocess(self, batch: Batch) -> Batch: ...
+    def learn(self, batch: Batch, sgd: Sgd, reduce: Reduce | None = None) -> Learned: ...
+    def gradients(self, batch: Batch, sgd: Sgd) -> tuple[np.ndarray, dict[str, float]]: ...
+    def apply(self, flat: np.ndarray, sgd: Sgd) -> None: ...
+    def get_weights(self) -> Weights: ...
+    def set_weights(self, weights: Weights) -> None: ...
+    def get_state(self, full: bool = False) -> dict[str, Any]: ...
+    def set_state(self, state: dict[str, Any]) -> None: ...

@@ -1,0 +1,234 @@
+"""Networks from observations to (action parameters, value): MLP or CNN encoders, optional LSTM or GRU memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from podium.core.errors import UsageError
+from podium.core.spaces import Box, Discrete, Leaf, MultiDiscrete, Space, leaves
+
+ACTIVATIONS: Mapping[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class NetSettings:
+    """The shape of the default networks."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    memory: str = "none"
+    memory_size: int = 64
+    shared: bool = False
+    log_std: float = 0.0
+
+
+class ActorCritic(nn.Module):
+    """An encoder, an optional memory and two heads; with `shared` the heads have one trunk, else each its own.
+
+    `forward` takes rows `[B, ...]`. With a memory it takes `[T, N, ...]` and the state and episode starts with them.
+    """
+
+    def __init__(self, space: Space, outputs: int, free: int, net: NetSettings) -> None:
+        super().__init__()
+        self.recurrent = net.memory != "none"
+        shared = net.shared or self.recurrent
+        self.actor = _trunk(space, net)
+        self.critic = self.actor if shared else _trunk(space, net)
+        self.memory = Memory(net.memory, _width(self.actor), net.memory_size) if self.recurrent else None
+        width = net.memory_size if self.recurrent else _width(self.actor)
+        self.policy_head = _linear(width, outputs, 0.01)
+        self.value_head = _linear(width, 1, 1.0)
+        self.free = nn.Parameter(torch.full((free,), net.log_std)) if free else None
+
+    def forward(
+        self, obs: Mapping[str, Tensor], state: State | None = None, start: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, State]:
+        features = self.actor(obs)
+        next_state: State = {}
+        if self.memory is not None:
+            assert state is not None and start is not None
+            features, next_state = self.memory(features, state, start)
+        other = features if self.critic is self.actor else self.critic(obs)
+        params = self.policy_head(features)
+        if self.free is not None:
+            params = torch.cat([params, self.free.expand(*params.shape[:-1], -1)], -1)
+        return params, self.value_head(other).squeeze(-1), next_state
+
+    def initial_state(self, n: int) -> State:
+        return self.memory.initial_state(n) if self.memory is not None else {}
+
+
+class UserModel(nn.Module):
+    """A module of the user's own: it takes the observation (a tensor, or a dict or tuple of them as the env's space has
+    it) and returns (action parameters, value), or the action parameters alone. Free parameters are added here."""
+
+    recurrent = False
+
+    def __init__(self, module: nn.Module, space: Space, free: int, log_std: float = 0.0) -> None:
+        super().__init__()
+        self.module = module
+        self.space = space
+        self.free = nn.Parameter(torch.full((free,), log_std)) if free else None
+
+    def forward(
+        self, obs: Mapping[str, Tensor], state: State | None = None, start: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, State]:
+        from podium.core.spaces import unflatten
+
+        out = self.module(unflatten(self.space, obs, "obs"))
+        params, value = out if isinstance(out, tuple) else (out, out.new_zeros(len(out)))
+        if self.free is not None:
+            params = torch.cat([params, self.free.expand(len(params), -1)], -1)
+        return params, value.reshape(len(params)), {}
+
+    def initial_state(self, n: int) -> State:
+        return {}
+
+
+class Memory(nn.Module):
+    """An LSTM or GRU over `[T, N, features]` whose state begins at zero wherever an episode starts."""
+
+    def __init__(self, kind: str, inputs: int, size: int) -> None:
+        super().__init__()
+        self.kind, self.size = kind, size
+        self.rnn: nn.LSTM | nn.GRU = nn.LSTM(inputs, size) if kind == "lstm" else nn.GRU(inputs, size)
+        for name, parameter in self.rnn.named_parameters():
+            if "weight" in name:
+                nn.init.orthogonal_(parameter)
+            else:
+                nn.init.zeros_(parameter)
+
+    def initial_state(self, n: int) -> State:
+        names = ("state/h", "state/c") if self.kind == "lstm" else ("state/h",)
+        return {name: torch.zeros(n, self.size) for name in names}
+
+    def forward(self, x: Tensor, state: State, start: Tensor) -> tuple[Tensor, State]:
+        """One call of the library's kernel per stretch without a start, which is exact and has no loop over steps."""
+        cuts = [0, *(torch.nonzero(start.any(1)).flatten().tolist()), len(x)]
+        outputs = []
+        for begin, end in zip(cuts, cuts[1:], strict=False):
+            if begin == end:
+                continue
+            keep = (~start[begin]).to(x.dtype)[:, None]
+            state = {name: part * keep for name, part in state.items()}
+            y, state = self._run(x[begin:end], state)
+            outputs.append(y)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs), state
+
+    def _run(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        if self.kind == "lstm":
+            y, (h, c) = self.rnn(x, (state["state/h"][None], state["state/c"][None]))
+            return y, {"state/h": h[0], "state/c": c[0]}
+        y, h = self.rnn(x, state["state/h"][None])
+        return y, {"state/h": h[0]}
+
+
+class Encoder(nn.Module):
+    """Every leaf of the observation as one feature vector: images through a CNN, choices one-hot, the rest as it is."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.leaves = leaves(space, "obs")
+        self.images = nn.ModuleDict(
+            {_module_name(path): NatureCNN(leaf) for path, leaf in self.leaves.items() if is_image(leaf)}
+        )
+        self.width = sum(self._leaf_width(path, leaf) for path, leaf in self.leaves.items())
+
+    def _leaf_width(self, path: str, leaf: Leaf) -> int:
+        if is_image(leaf):
+            return self.images[_module_name(path)].width
+        if isinstance(leaf, Discrete):
+            return leaf.n
+        if isinstance(leaf, MultiDiscrete):
+            return sum(leaf.nvec)
+        return math.prod(leaf.shape)
+
+    def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
+        parts = [self._features(path, leaf, obs[path]) for path, leaf in self.leaves.items()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def _features(self, path: str, leaf: Leaf, x: Tensor) -> Tensor:
+        if is_image(leaf):
+            return self.images[_module_name(path)](x)
+        if isinstance(leaf, Discrete):
+            return nn.functional.one_hot(x.long(), leaf.n).float()
+        if isinstance(leaf, MultiDiscrete):
+            return torch.cat([nn.functional.one_hot(x[..., i].long(), n).float() for i, n in enumerate(leaf.nvec)], -1)
+        return x.float().flatten(x.dim() - len(leaf.shape)) if len(leaf.shape) != 1 else x.float()
+
+
+class NatureCNN(nn.Module):
+    """The three-layer CNN of the DQN paper, for images `[C, H, W]` or `[H, W, C]` of bytes; smaller kernels below 36 px."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__()
+        shape = leaf.shape if len(leaf.shape) == 3 else (1, *leaf.shape)
+        self.channels_last = shape[0] > shape[2]
+        channels, height, width = (shape[2], shape[0], shape[1]) if self.channels_last else shape
+        self.dims = len(leaf.shape)
+        layers = [(32, 8, 4), (64, 4, 2), (64, 3, 1)] if min(height, width) >= 36 else [(32, 3, 1), (64, 3, 2)]
+        modules: list[nn.Module] = []
+        for out, kernel, stride in layers:
+            conv = nn.Conv2d(channels, out, kernel, stride, padding=1 if min(height, width) < 8 else 0)
+            modules += [_orthogonal(conv, math.sqrt(2)), nn.ReLU()]
+            channels = out
+        self.net = nn.Sequential(*modules, nn.Flatten())
+        with torch.no_grad():
+            self.width = self.net(torch.zeros(1, *(shape[2:] + shape[:2] if self.channels_last else shape))).shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        lead = x.shape[: x.dim() - self.dims]
+        x = x.reshape(-1, *x.shape[len(lead) :])
+        x = x[:, None] if self.dims == 2 else x.permute(0, 3, 1, 2) if self.channels_last else x
+        return self.net(x.float() / 255.0).reshape(*lead, self.width)
+
+
+def is_image(leaf: Leaf) -> bool:
+    """Bytes in two or three dimensions."""
+    return isinstance(leaf, Box) and leaf.dtype.name == "uint8" and len(leaf.shape) in (2, 3)
+
+
+def _trunk(space: Space, net: NetSettings) -> nn.Sequential:
+    encoder = Encoder(space)
+    layers: list[nn.Module] = []
+    width = encoder.width
+    for size in net.hidden:
+        layers += [_linear(width, size, math.sqrt(2)), ACTIVATIONS[net.activation]()]
+        width = size
+    return nn.Sequential(encoder, *layers)
+
+
+def _width(trunk: nn.Sequential) -> int:
+    linear = [layer for layer in trunk if isinstance(layer, nn.Linear)]
+    encoder = trunk[0]
+    assert isinstance(encoder, Encoder)
+    return linear[-1].out_features if linear else encoder.width
+
+
+def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
+    return _orthogonal(nn.Linear(inputs, outputs), gain)
+
+
+def _orthogonal(layer: Any, gain: float) -> Any:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _module_name(path: str) -> str:
+    return path.replace("/", "_").replace(".", "_")
+
+
+def user_module(given: Any, space: Space, outputs: int) -> nn.Module:
+    """A module, or a function `(space, outputs) -> module`, as a module."""
+    module = given if isinstance(given, nn.Module) else given(space, outputs)
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"the model function returned {type(module).__name__}, expected a torch nn.Module")
+    return module

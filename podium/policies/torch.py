@@ -1,0 +1,372 @@
+"""The torch policy: a model, a loss and a way to finish trajectories, over one flat vector of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from podium.core import seeding
+from podium.core.batch import Batch, split_rows
+from podium.core.config import Config
+from podium.core.errors import TrainingError, UsageError
+from podium.core.spaces import Box, Columns, Leaf, Space, leaves, under
+from podium.policies.base import Acted, Learned, Reduce, Sgd, Weights
+from podium.policies.distributions import Family, family_for
+from podium.policies.filters import RunningMoments
+from podium.policies.networks import ActorCritic, NetSettings, UserModel, is_image, user_module
+
+OBS_LIMIT = 10.0
+
+
+@dataclass
+class Out:
+    """What the model says of a minibatch's rows: of the actions that were taken there, and the states' values."""
+
+    params: Tensor
+    value: Tensor
+    logp: Tensor
+    entropy: Tensor
+
+
+class Minibatch:
+    """Some rows of a batch as flat tensors; a column is gathered when it is first asked for."""
+
+    def __init__(self, columns: Mapping[str, Tensor], gather: Callable[[Tensor], Tensor]) -> None:
+        self._columns = columns
+        self._gather = gather
+        self._ready: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._ready:
+            self._ready[name] = self._gather(self._columns[name])
+        return self._ready[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
+
+Loss = Callable[[Out, Minibatch, SimpleNamespace], tuple[Tensor, dict[str, Tensor]]]
+Postprocess = Callable[["TorchPolicy", Batch, SimpleNamespace], Batch]
+
+
+class Loaded:
+    """A batch in the device's memory. `minibatches` gives one pass over its valid rows (or sequences) at a time."""
+
+    def __init__(self, batch: Batch, device: torch.device, recurrent: bool) -> None:
+        self.batch = batch
+        self.recurrent = recurrent
+        self.columns = {name: torch.from_numpy(column).to(device) for name, column in batch.cols.items()}
+        self.first = {name: torch.from_numpy(column).to(device) for name, column in batch.first.items()}
+        self._rows = batch.rows()
+        self._flat = {name: column.flatten(0, 1) for name, column in self.columns.items()}
+
+    def minibatches(self, size: int | None, rng: np.random.Generator) -> Iterator[tuple[Minibatch, np.ndarray | None]]:
+        """Minibatches, with the fragment's envs that each covers if the policy is recurrent."""
+        if self.recurrent:
+            envs = np.arange(self.batch.width)
+            for part in split_rows(envs, max(1, (size or self.batch.steps) // self.batch.length), rng):
+                rows = np.flatnonzero(self.batch["valid"][:, part])
+                yield Minibatch(self.columns, _sequence_gather(part, rows)), part
+            return
+        whole = len(self._rows) == self.batch.length * self.batch.width
+        for rows in split_rows(self._rows, size or len(self._rows), rng):
+            if whole and len(rows) == len(self._rows):
+                yield Minibatch(self._flat, lambda column: column), None
+            else:
+                yield Minibatch(self._flat, _row_gather(rows)), None
+
+
+def _row_gather(rows: np.ndarray) -> Callable[[Tensor], Tensor]:
+    index = torch.from_numpy(rows)
+    return lambda column: column.index_select(0, index.to(column.device))
+
+
+def _sequence_gather(envs: np.ndarray, rows: np.ndarray) -> Callable[[Tensor], Tensor]:
+    index, valid = torch.from_numpy(envs), torch.from_numpy(rows)
+    return lambda column: column[:, index].flatten(0, 1)[valid]
+
+
+class TorchPolicy:
+    """The policy graph with torch inside.
+
+    `model` maps observations to (action parameters, value); `postprocess` finishes a trajectory in numpy; `loss` is what
+    to minimise on a minibatch, given the model's output and the settings as they are now. All parameters are views of one
+    flat vector, so that clipping, the optimizer's update, sending weights and reducing gradients are one operation each.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        observation_space: Space,
+        action_space: Leaf,
+        *,
+        loss: Loss,
+        postprocess: Postprocess,
+        model: Any = None,
+        seed: int = 0,
+    ) -> None:
+        self.config = config
+        self.observation_space, self.action_space = observation_space, action_space
+        self.device = _device(getattr(config, "device", "cpu"))
+        self.family: Family = family_for(action_space, getattr(config, "squash", False))
+        self._loss, self._postprocess = loss, postprocess
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seeding.integer(seed, "model"))
+            self.model = self._build_model(model).float().to(self.device)
+        self.model.eval()
+        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self._flat = _flatten(self._parameters)
+        self._optimizer = torch.optim.Adam([self._flat], lr=1e-3, eps=getattr(config, "adam_eps", 1e-8), fused=True)
+        self._moments = {path: RunningMoments(leaf.shape) for path, leaf in self._filtered_leaves().items()}
+        self._filter: dict[str, tuple[Tensor, Tensor]] = {}
+        self._set_filter()
+        self._rng = torch.Generator(self.device).manual_seed(seeding.integer(seed, "act"))
+        self.version = 0
+        self.progress = 0.0
+
+    @classmethod
+    def from_functions(
+        cls, model: Any, postprocess: Postprocess, loss: Loss
+    ) -> Callable[[Config, Space, Leaf, int], TorchPolicy]:
+        """The paper's policy graph as three functions; what it returns makes the policy for an env's spaces."""
+
+        def make(config: Config, observation_space: Space, action_space: Leaf, seed: int) -> TorchPolicy:
+            return cls(
+                config, observation_space, action_space, loss=loss, postprocess=postprocess, model=model, seed=seed
+            )
+
+        return make
+
+    def _build_model(self, given: Any) -> nn.Module:
+        if given is not None:
+            module = user_module(given, self.observation_space, self.family.size)
+            return UserModel(module, self.observation_space, self.family.free)
+        names = ("hidden", "activation", "memory", "memory_size", "shared", "log_std")
+        net = NetSettings(**{name: getattr(self.config, name) for name in names if hasattr(self.config, name)})
+        return ActorCritic(self.observation_space, self.family.size, self.family.free, net)
+
+    # --- acting ---
+
+    def initial_state(self, n: int) -> Columns:
+        return {name: part.numpy() for name, part in self.model.initial_state(n).items()}
+
+    @torch.inference_mode()
+    def act(self, obs: Columns, state: Columns, mask: np.ndarray | None = None, explore: bool = True) -> Acted:
+        params, value, after = self._forward_rows(obs, state)
+        legal = torch.from_numpy(mask).to(self.device) if mask is not None else None
+        if explore:
+            action, logp = self.family.sample(params, legal, self._rng)
+        else:
+            action, logp = self.family.mode(params, legal)
+        next_state = {name: part.cpu().numpy() for name, part in after.items()}
+        return Acted(action.cpu().numpy(), next_state, {"logp": logp.cpu().numpy(), "value": value.cpu().numpy()})
+
+    @torch.inference_mode()
+    def values(self, obs: Columns, state: Columns) -> np.ndarray:
+        return self._forward_rows(obs, state)[1].cpu().numpy()
+
+    def _forward_rows(self, obs: Columns, state: Columns) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        x = {path: self._filtered(path, torch.from_numpy(column).to(self.device)) for path, column in obs.items()}
+        if not self.model.recurrent:
+            return self.model(x)
+        before = {name: torch.from_numpy(part).to(self.device) for name, part in state.items()}
+        begun = torch.zeros(1, len(next(iter(state.values()))), dtype=torch.bool, device=self.device)
+        params, value, after = self.model({path: column[None] for path, column in x.items()}, before, begun)
+        return params[0], value[0], after
+
+    def postprocess(self, batch: Batch) -> Batch:
+        return self._postprocess(self, batch, self.config.at(self.progress))
+
+    # --- learning ---
+
+    def load(self, batch: Batch) -> Loaded:
+        return Loaded(batch, self.device, self.model.recurrent)
+
+    def learn(self, batch: Batch | Loaded, sgd: Sgd, reduce: Reduce | None = None) -> Learned:
+        """Passes of minibatch gradient steps; the filter of observations follows at the end, so that every row is
+        seen in these passes exactly as it was when it was acted on."""
+        loaded = batch if isinstance(batch, Loaded) else self.load(batch)
+        now = self.config.at(sgd.progress)
+        rng = seeding.generator(sgd.seed, "minibatches")
+        steps = epochs = 0
+        self.model.train()
+        for _ in range(sgd.epochs):
+            reports = []
+            for minibatch, envs in loaded.minibatches(sgd.minibatch, rng):
+                gradient, report = self._gradient(loaded, minibatch, envs, now)
+                self._step(gradient if reduce is None else self._reduced(gradient, reduce), now)
+                reports.append(report)
+            steps += len(reports)
+            epochs += 1
+            if sgd.stop_above is not None and _mean(reports, sgd.stop_above[0]) > sgd.stop_above[1]:
+                break
+        self.model.eval()
+        self._observe(loaded.batch)
+        self.version += 1
+        self.progress = sgd.progress
+        last_pass = {name: _mean(reports, name) for name in reports[0]}
+        return Learned({**last_pass, "lr": now.lr, "gradient_steps": float(steps), "epochs": float(epochs)})
+
+    def gradients(self, batch: Batch | Loaded, sgd: Sgd) -> tuple[np.ndarray, dict[str, float]]:
+        """The gradient of the loss over the whole batch, unclipped, and the loss's metrics."""
+        loaded = batch if isinstance(batch, Loaded) else self.load(batch)
+        minibatch, envs = next(loaded.minibatches(None, np.random.default_rng(0)))
+        gradient, report = self._gradient(loaded, minibatch, envs, self.config.at(sgd.progress))
+        return gradient.cpu().numpy(), {name: float(value) for name, value in report.items()}
+
+    def apply(self, flat: np.ndarray, sgd: Sgd) -> None:
+        self._step(torch.from_numpy(flat).to(self.device), self.config.at(sgd.progress))
+        self.version += 1
+        self.progress = sgd.progress
+
+    def _gradient(
+        self, loaded: Loaded, minibatch: Minibatch, envs: np.ndarray | None, now: SimpleNamespace
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        params, value = self._forward_minibatch(loaded, minibatch, envs)
+        mask = minibatch["mask"] if "mask" in minibatch else None
+        logp, entropy = self.family.log_prob(params, minibatch["action"], mask)
+        loss, report = self._loss(Out(params, value, logp, entropy), minibatch, now)
+        parts = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
+        report = {"loss": loss.detach(), **{name: term.detach() for name, term in report.items()}}
+        gradient = torch.cat([part.reshape(-1) for part in parts])
+        report["gradient_norm"] = norm = torch.linalg.vector_norm(gradient)
+        if not torch.isfinite(norm):
+            broken = [name for name, term in report.items() if not torch.isfinite(term)]
+            raise TrainingError(f"update {self.version + 1}: not finite: {', '.join(broken)}; try a lower --lr")
+        return gradient, report
+
+    def _forward_minibatch(
+        self, loaded: Loaded, minibatch: Minibatch, envs: np.ndarray | None
+    ) -> tuple[Tensor, Tensor]:
+        if envs is None:
+            obs = {path: self._filtered(path, minibatch[path]) for path in under(loaded.columns, "obs")}
+            params, value, _ = self.model(obs)
+            return params, value
+        index = torch.from_numpy(envs).to(self.device)
+        columns = {path: column[:, index] for path, column in under(loaded.columns, "obs").items()}
+        obs = {path: self._filtered(path, column) for path, column in columns.items()}
+        state = {name: part[index] for name, part in loaded.first.items()}
+        params, value, _ = self.model(obs, state, loaded.columns["start"][:, index])
+        valid = loaded.columns["valid"][:, index].flatten()
+        return params.flatten(0, 1)[valid], value.flatten()[valid]
+
+    def _reduced(self, gradient: Tensor, reduce: Reduce) -> Tensor:
+        return torch.from_numpy(reduce(gradient.cpu().numpy())).to(self.device)
+
+    def _step(self, gradient: Tensor, now: SimpleNamespace) -> None:
+        if now.max_grad_norm is not None:
+            norm = torch.linalg.vector_norm(gradient)
+            gradient = gradient * (now.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        self._flat.grad = gradient
+        self._optimizer.param_groups[0]["lr"] = now.lr
+        self._optimizer.step()
+
+    # --- observation filter ---
+
+    def _filtered_leaves(self) -> dict[str, Leaf]:
+        if not getattr(self.config, "normalize_obs", False):
+            return {}
+        boxes = leaves(self.observation_space, "obs").items()
+        return {path: leaf for path, leaf in boxes if isinstance(leaf, Box) and not is_image(leaf)}
+
+    def _filtered(self, path: str, column: Tensor) -> Tensor:
+        if path not in self._filter:
+            return column
+        mean, scale = self._filter[path]
+        return ((column - mean) * scale).clamp_(-OBS_LIMIT, OBS_LIMIT)
+
+    def _observe(self, batch: Batch) -> None:
+        for path, moments in self._moments.items():
+            moments.update(batch[path][batch["valid"]])
+        self._set_filter()
+
+    def _set_filter(self) -> None:
+        for path, moments in self._moments.items():
+            mean, scale = (torch.from_numpy(np.float32(x)).to(self.device) for x in (moments.mean, moments.scale()))
+            self._filter[path] = (mean, scale)
+
+    # --- state ---
+
+    def _beside(self) -> list[Tensor]:
+        """What acting needs beyond the parameters: float buffers of the model and the filter."""
+        frozen = [p.data for p in self.model.parameters() if not p.requires_grad]
+        buffers = [b for b in self.model.buffers() if b.is_floating_point()]
+        return [*frozen, *buffers, *(part for pair in self._filter.values() for part in pair)]
+
+    def get_weights(self) -> Weights:
+        parts = [self._flat.detach(), *(part.reshape(-1) for part in self._beside())]
+        return Weights(torch.cat(parts).cpu().numpy(), self.version, self.progress)
+
+    def set_weights(self, weights: Weights) -> None:
+        flat = torch.from_numpy(weights.flat)
+        with torch.no_grad():
+            self._flat.copy_(flat[: len(self._flat)])
+            at = len(self._flat)
+            for part in self._beside():
+                part.copy_(flat[at : at + part.numel()].view_as(part))
+                at += part.numel()
+        self.version, self.progress = weights.version, weights.progress
+
+    def get_state(self, full: bool = False) -> dict[str, Any]:
+        """What acting needs; with `full` also what learning on exactly as before needs."""
+        state: dict[str, Any] = {
+            "model": {name: part.cpu().numpy().copy() for name, part in self.model.state_dict().items()},
+            "filter": {path: moments.get_state() for path, moments in self._moments.items()},
+            "version": self.version,
+            "progress": self.progress,
+        }
+        if full:
+            slots = self._optimizer.state.get(self._flat, {})
+            state["optimizer"] = {name: slot.cpu().numpy().copy() for name, slot in slots.items()}
+            state["rng"] = self._rng.get_state().numpy()
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        own = self.model.state_dict()
+        for name, part in own.items():
+            given = state["model"].get(name)
+            if given is None or tuple(given.shape) != tuple(part.shape):
+                shape = "nothing" if given is None else list(given.shape)
+                raise UsageError(f"the checkpoint's model has {shape} for {name!r}, this one {list(part.shape)}")
+            part.copy_(torch.from_numpy(given))
+        for path, moments in self._moments.items():
+            moments.set_state(state["filter"][path])
+        self._set_filter()
+        self.version, self.progress = state["version"], state["progress"]
+        if "optimizer" in state:
+            self._optimizer.state[self._flat] = {
+                name: torch.from_numpy(slot.copy()) if name == "step" else torch.from_numpy(slot.copy()).to(self.device)
+                for name, slot in state["optimizer"].items()
+            }
+            self._rng.set_state(torch.from_numpy(state["rng"].copy()))
+
+
+def _mean(reports: list[dict[str, Tensor]], name: str) -> float:
+    return float(sum(float(report[name]) for report in reports)) / len(reports)
+
+
+def _flatten(parameters: list[nn.Parameter]) -> nn.Parameter:
+    """One vector that holds the parameters, each of which becomes a view of its part."""
+    flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+    at = 0
+    for parameter in parameters:
+        parameter.data = flat.data[at : at + parameter.numel()].view_as(parameter)
+        at += parameter.numel()
+    return flat
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+        return device
+    except (RuntimeError, AssertionError):
+        raise UsageError(f"--device {name} is not available here, expected cpu, auto or a present cuda device") from None

@@ -1,0 +1,69 @@
+"""SIGINT and SIGTERM while a run trains: the first asks for a checkpoint and an end, the second ends at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+GRACE_S = 5.0
+"""How long an iteration that is under way when the signal comes may take to end."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to end by a signal; its exit code is the shell's for that signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+
+
+class Signals:
+    """Inside, `pending` is the number of the first signal that came, or None.
+
+    What runs under `interruptible` is given up when the grace is over: `Interrupted` is raised in the main thread,
+    wherever it is. In another thread than the main one there are no signals to see.
+    """
+
+    def __init__(self) -> None:
+        self.pending: int | None = None
+        self._may_give_up = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            handlers = {signal.SIGINT: self._asked, signal.SIGTERM: self._asked, signal.SIGALRM: self._too_long}
+            self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """For work that may be given up in its middle."""
+        self._may_give_up = True
+        if self.pending is not None:
+            signal.setitimer(signal.ITIMER_REAL, GRACE_S)
+        try:
+            yield
+        finally:
+            self._may_give_up = False
+            if self._before:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if self.pending is not None:
+            os._exit(128 + number)
+        self.pending = number
+        if self._may_give_up:
+            signal.setitimer(signal.ITIMER_REAL, GRACE_S)
+
+    def _too_long(self, number: int, frame: FrameType | None) -> None:
+        if self._may_give_up and self.pending is not None:
+            raise Interrupted(self.pending)

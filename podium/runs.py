@@ -1,0 +1,212 @@
+"""The commands about runs: what each prints, and where the API is called with what was typed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from podium.core.errors import PodiumError, UsageError
+from podium.run.folder import RunFolder, default_path, to_json
+
+
+@dataclass
+class TrainRequest:
+    """What `podium train` was asked for."""
+
+    algo: str | None
+    env: str | None
+    settings: dict[str, Any] = field(default_factory=dict)
+    env_args: dict[str, Any] = field(default_factory=dict)
+    out: str | None = None
+    overwrite: bool = False
+    preset: str | None = None
+    start_from: str | None = None
+    seeds: list[int] | None = None
+    wandb: str | None = None
+    quiet: bool = False
+
+
+def train_command(request: TrainRequest, as_json: bool) -> int:
+    """Train once, or once for each seed into a folder of its own."""
+    if request.start_from is not None:
+        _inherit(request)
+    if request.algo is None or request.env is None:
+        raise UsageError("expected `podium train ALGO ENV`, such as `podium train ppo CartPole-v1`")
+    if request.seeds is None:
+        figures = _train_one(request, request.out, request.settings)
+        return _report([figures], as_json, many=False)
+    if "seed" in request.settings:
+        raise UsageError("--seed and --seeds can't go together")
+    root = Path(request.out) if request.out else default_path(request.algo, request.env, request.seeds[0]).with_suffix("")
+    runs = []
+    for seed in request.seeds:
+        runs.append(_train_one(request, str(root / f"seed-{seed}"), {**request.settings, "seed": seed}))
+    _draw([Path(run["folder"]) for run in runs], root / "plot.png")
+    return _report(runs, as_json, many=True)
+
+
+def _inherit(request: TrainRequest) -> None:
+    """Take what was not given from the run to start from."""
+    assert request.start_from is not None
+    config = RunFolder.open(request.start_from).config
+    algo, env = config.pop("algo"), config.pop("env")
+    config.pop("from", None)
+    if request.algo in (None, algo) and request.env in (None, env):
+        env_args = config.pop("env_args", {})
+        request.settings = {**config, **request.settings}
+        request.env_args = {**env_args, **request.env_args}
+        if request.seeds is not None:
+            request.settings.pop("seed", None)
+    request.algo, request.env = request.algo or algo, request.env or env
+
+
+def _train_one(request: TrainRequest, out: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    from podium import api
+    from podium.run.callbacks import WandB
+
+    assert request.algo is not None
+    result = api.train(
+        request.algo,
+        request.env,
+        out=out,
+        overwrite=request.overwrite,
+        preset=request.preset,
+        env_args=request.env_args,
+        start_from=request.start_from,
+        callbacks=[WandB(request.wandb)] if request.wandb else [],
+        progress=not request.quiet,
+        **settings,
+    )
+    return _with_plot(result.folder, result.figures)
+
+
+def _with_plot(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {**figures, "folder": str(folder), "plot": _draw([folder], folder / "plot.png")}
+
+
+def _draw(folders: list[Path], out: Path) -> str | None:
+    """The plot's path, or None where a run ended before its first episode did."""
+    from podium.run.plot import plot_runs
+
+    try:
+        return str(plot_runs(folders, out))
+    except PodiumError as error:
+        print(f"podium: no plot: {error}", file=sys.stderr)
+        return None
+
+
+def _report(runs: list[dict[str, Any]], as_json: bool, many: bool) -> int:
+    if as_json:
+        print(to_json(runs if many else runs[0]))
+        return 0
+    for run in runs:
+        mean = "no episode ended" if run["return_mean"] is None else f"return {run['return_mean']:.1f}"
+        print(
+            f"{run['algo']} {run['env']} seed {run['seed']}: {mean} (last 100 episodes) after {run['env_steps']:,} steps, "
+            f"{run['episodes']:,} episodes, {run['wall_s']:.1f} s, {run['steps_per_s']:,.0f} steps/s; "
+            f"stopped by {run['stopped_by']}"
+        )
+        print(f"  run   {run['folder']}")
+        if run["plot"]:
+            print(f"  plot  {run['plot']}")
+    return 0
+
+
+def resume_command(folder: str, steps: str | None, quiet: bool, as_json: bool) -> int:
+    """Go on with a run; one that is finished says so."""
+    from podium import api
+
+    before = RunFolder.open(folder).read_result()
+    result = api.resume(folder, steps, progress=not quiet)
+    if result.figures == before:
+        print(f"{folder} is finished: add --steps N to go on", file=sys.stderr)
+    return _report([_with_plot(result.folder, result.figures)], as_json, many=False)
+
+
+def evaluate_command(own: argparse.Namespace) -> int:
+    """Play with a run's policy and print what it got."""
+    from podium import api
+
+    played = api.evaluate(
+        own.dir,
+        own.episodes,
+        checkpoint_name=own.checkpoint,
+        stochastic=own.stochastic,
+        seed=own.seed,
+        video=own.video,
+    )
+    if own.json:
+        print(to_json(played))
+        return 0
+    print(
+        f"{own.dir} {own.checkpoint}: return {played['return_mean']:.2f} +- {played['return_std']:.2f} "
+        f"({played['return_min']:.1f} to {played['return_max']:.1f}) over {played['episodes']} episodes "
+        f"of {played['length_mean']:.0f} steps"
+    )
+    if own.video:
+        print(f"  video {own.video}")
+    return 0
+
+
+def plot_command(files: list[str], out: str | None, metric: str | None) -> int:
+    """Draw and say where."""
+    from podium.run.plot import plot_runs
+
+    print(plot_runs([Path(file) for file in files], Path(out) if out else None, metric))
+    return 0
+
+
+def list_command(what: str, root: str, as_json: bool) -> int:
+    """List algorithms, envs or runs."""
+    rows = {"algorithms": _algorithm_rows, "envs": _env_rows, "runs": lambda: _run_rows(Path(root))}[what]()
+    if as_json:
+        print(json.dumps(rows))
+    elif rows:
+        from podium.run.table import table
+
+        table(rows, list(rows[0]))
+    else:
+        print(f"no {what} in {root}")
+    return 0
+
+
+def _algorithm_rows() -> list[dict[str, Any]]:
+    import importlib
+
+    from podium import algorithms
+
+    docs = {name: importlib.import_module(f"podium.algorithms.{name}").__doc__ or "" for name in algorithms.names()}
+    return [{"algorithm": name, "what it is": doc.splitlines()[0]} for name, doc in docs.items()]
+
+
+def _env_rows() -> list[dict[str, Any]]:
+    from podium.envs.names import known
+
+    return [{"env": name, "from": source} for source, names in known().items() for name in names]
+
+
+def _run_rows(root: Path) -> list[dict[str, Any]]:
+    rows = []
+    for path in sorted(root.glob("**/config.json")):
+        folder = RunFolder(path.parent)
+        config, result = folder.config, folder.read_result() or {}
+        if "algo" not in config:
+            continue
+        last = (folder.read_metrics() or [{}])[-1]
+        rows.append(
+            {
+                "run": str(path.parent),
+                "algo": config["algo"],
+                "env": config["env"],
+                "seed": config["seed"],
+                "env_steps": last.get("env_steps", 0),
+                "return_mean": last.get("return_mean"),
+                "status": result.get("status", "unfinished"),
+            }
+        )
+    return rows

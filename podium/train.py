@@ -1,0 +1,278 @@
+"""The driver of a run: build, step, log, evaluate, checkpoint, stop."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from podium.algorithms.common.base import Algorithm, RunConfig, Setup
+from podium.core import checkpoint
+from podium.core.metrics import EpisodeWindow
+from podium.core.seeding import integer
+from podium.engine.local import LocalEngine
+from podium.envs.check import check
+from podium.envs.make import EnvSpec, describe, spaces_of
+from podium.optimizers.base import Step
+from podium.run.callbacks import Callback
+from podium.run.folder import RunFolder
+from podium.run.progress import Progress
+from podium.run.signals import Interrupted, Signals
+from podium.run.tensorboard import TensorBoard
+
+LONG_ITERATION_S = 2.0
+"""From here on the state before an iteration is kept, for a signal that comes in its middle."""
+
+
+@dataclass
+class Counters:
+    """What a run counts; all of it comes from the data and is part of the checkpoint."""
+
+    env_steps: int = 0
+    updates: int = 0
+    evaluations: int = 0
+    best_return: float | None = None
+    eval_return_mean: float | None = None
+    resumed_from: int | None = None
+    window: EpisodeWindow = field(default_factory=EpisodeWindow)
+
+    def get_state(self) -> dict[str, Any]:
+        return {**vars(self), "window": self.window.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.window.set_state(state["window"])
+        vars(self).update({name: value for name, value in state.items() if name != "window"})
+
+
+class Run:
+    """One run in its folder. `train` takes it from where it stands to its end."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        env: EnvSpec,
+        config: RunConfig,
+        folder: RunFolder,
+        callbacks: Sequence[Callback] = (),
+        show_progress: bool = True,
+    ) -> None:
+        import torch
+
+        torch.set_num_threads(config.threads)
+        self.algorithm, self.env, self.config, self.folder = algorithm, env, config, folder
+        self.callbacks = list(callbacks)
+        self.engine = LocalEngine()
+        self.counters = Counters()
+        self._saved_at = -1
+        self._best: dict[str, Any] | None = None
+        self._show_progress = show_progress
+        try:
+            check(env, config.seed)
+            self.spaces = spaces_of(env)
+            self.optimizer = algorithm.build(config, Setup(self.engine, env, *self.spaces))
+        except BaseException:
+            self.engine.close()
+            raise
+        folder.write_processes(self.engine.processes())
+
+    # --- the loop ---
+
+    def train(self) -> dict[str, Any]:
+        """Iterate until the steps are done or something asks to stop; returns what result.json says."""
+        with ExitStack() as stack:
+            stack.callback(self.close)
+            signals = stack.enter_context(Signals())
+            self._tensorboard = TensorBoard(self.folder.path / "tb", after=self.counters.env_steps)
+            stack.callback(self._tensorboard.close)
+            self._progress = Progress(self.config.steps, self.counters.env_steps, enabled=self._show_progress)
+            stack.callback(self._progress.close)
+            self._began, self._began_at = perf_counter(), self.counters.env_steps
+            for callback in self.callbacks:
+                callback.on_start(self)
+            try:
+                stopped_by = self._iterate(signals)
+            except Exception as error:
+                self._finish("error", "failed", error=f"{type(error).__name__}: {error}")
+                raise
+            self._save(restart=False)
+            return self._finish(stopped_by, "finished")
+
+    def _iterate(self, signals: Signals) -> str:
+        before = self._snapshot(restart=False)
+        while True:
+            began = perf_counter()
+            try:
+                with signals.interruptible():
+                    row, stopped_by = self._iteration(began)
+            except Interrupted as stop:
+                if before["counters"]["env_steps"] > self._saved_at:
+                    self._write(before)
+                raise self._interrupted(stop) from None
+            if signals.pending is not None:
+                self._save(restart=False)
+                raise self._interrupted(Interrupted(signals.pending))
+            if stopped_by is not None:
+                return stopped_by
+            if self._crossed(self.config.checkpoint_every, row):
+                self._save(restart=True)
+            before = self._snapshot(restart=False) if perf_counter() - began > LONG_ITERATION_S else before
+
+    def _iteration(self, began: float) -> tuple[dict[str, Any], str | None]:
+        counters = self.counters
+        step = self.optimizer.step(min(counters.env_steps / self.config.steps, 1.0))
+        counters.env_steps += step.env_steps
+        counters.updates += 1
+        counters.window.add([r for r, _ in step.episodes], [length for _, length in step.episodes])
+        row = self._row(step, perf_counter() - began)
+        if self._crossed(self.config.eval_every, row):
+            self._evaluate(row)
+        self._remember_best()
+        self.folder.append_metrics(row)
+        self._tensorboard.write(row, counters.env_steps)
+        self._progress.update(row)
+        asked = [callback.on_iteration(self, row) for callback in self.callbacks]
+        return row, self._stop_reason("callback" if any(asked) else None)
+
+    def _row(self, step: Step, seconds: float) -> dict[str, Any]:
+        counters = self.counters
+        return {
+            "env_steps": counters.env_steps,
+            "frames": counters.env_steps,
+            "episodes": counters.window.episodes,
+            "updates": counters.updates,
+            "return_mean": counters.window.mean,
+            "length_mean": counters.window.length_mean,
+            "steps_per_s": step.env_steps / seconds,
+            "sampled_steps": step.env_steps,
+            **step.metrics.values(),
+            **{f"time_{name}_s": value for name, value in step.timers.items()},
+        }
+
+    def _crossed(self, every: int | None, row: Mapping[str, Any]) -> bool:
+        """Whether this iteration passed a multiple of `every` env steps."""
+        steps = self.counters.env_steps
+        return every is not None and steps // every > (steps - row["sampled_steps"]) // every
+
+    def _goal(self) -> float | None:
+        """The return that stopping and `best` go by."""
+        if self.config.eval_every is not None:
+            return self.counters.eval_return_mean
+        return self.counters.window.mean if self.counters.window.full else None
+
+    def _stop_reason(self, asked: str | None) -> str | None:
+        goal, target = self._goal(), self.config.stop_return
+        if goal is not None and target is not None and goal >= target:
+            return "stop_return"
+        if self.counters.env_steps >= self.config.steps:
+            return "steps"
+        return asked
+
+    def _evaluate(self, row: dict[str, Any]) -> None:
+        seed = integer(self.config.seed, "eval", self.counters.evaluations)
+        self.counters.evaluations += 1
+        began = perf_counter()
+        call = self.optimizer.learner.call("evaluate", self.env, self.config.eval_episodes, seed)
+        played = self.engine.get(call)
+        self.counters.eval_return_mean = float(played.returns.mean())
+        row["eval_return_mean"] = self.counters.eval_return_mean
+        row["eval_return_std"] = float(played.returns.std())
+        row["time_eval_s"] = perf_counter() - began
+        for callback in self.callbacks:
+            callback.on_evaluation(self, row)
+
+    def _remember_best(self) -> None:
+        goal, best = self._goal(), self.counters.best_return
+        if goal is not None and (best is None or goal > best):
+            self.counters.best_return = goal
+            self._best = self.engine.get(self.optimizer.learner.call("policy_state"))
+
+    # --- checkpoints ---
+
+    def _snapshot(self, restart: bool) -> dict[str, Any]:
+        state = self.optimizer.get_state(restart)
+        return {"optimizer": state, "counters": copy.deepcopy(self.counters.get_state()), "best": self._best}
+
+    def _save(self, restart: bool) -> None:
+        path = self._write(self._snapshot(restart))
+        for callback in self.callbacks:
+            callback.on_checkpoint(self, path)
+
+    def _write(self, snapshot: Mapping[str, Any]) -> Path:
+        """The checkpoint of a snapshot; `best` first, so that a kill in between leaves a best that the run will remake."""
+        folder, counters = self.folder.checkpoints, snapshot["counters"]
+        info = {
+            "algo": self.algorithm.name,
+            "env_steps": counters["env_steps"],
+            "exact": all(evaluator["exact"] for evaluator in snapshot["optimizer"]["evaluators"]),
+            "observation_space": self.spaces[0].to_json(),
+            "action_space": self.spaces[1].to_json(),
+        }
+        if snapshot["best"] is not None:
+            best_info = {**info, "return": counters["best_return"]}
+            checkpoint.save(folder / "best", {"policy": snapshot["best"]}, best_info)
+        name = checkpoint.step_name(counters["env_steps"])
+        learner, *others = snapshot["optimizer"]["evaluators"]
+        beside = {**snapshot["optimizer"], "evaluators": [{**learner, "policy": None}, *others]}
+        parts = {"policy": learner["policy"], "optimizer": beside, "counters": counters}
+        checkpoint.save(folder / name, parts, info)
+        checkpoint.link(folder, "latest", name)
+        checkpoint.prune(folder, self.config.keep)
+        self._saved_at = counters["env_steps"]
+        return folder / name
+
+    def restore(self) -> bool:
+        """Go back to the latest checkpoint, and the run's files with it; False if there is none yet."""
+        if not (self.folder.checkpoints / "latest").exists():
+            self.folder.cut_metrics(-1)
+            return False
+        parts, _ = checkpoint.load(self.folder.checkpoints / "latest")
+        self.counters.set_state(parts["counters"])
+        self.counters.resumed_from = self._saved_at = self.counters.env_steps
+        parts["optimizer"]["evaluators"][0]["policy"] = parts["policy"]
+        self.optimizer.set_state(parts["optimizer"])
+        if self.counters.best_return is not None:
+            self._best = checkpoint.load(self.folder.checkpoints / "best")[0]["policy"]
+        self.folder.cut_metrics(self.counters.env_steps)
+        return True
+
+    # --- the end ---
+
+    def _interrupted(self, stop: Interrupted) -> Interrupted:
+        self._finish("signal", "interrupted")
+        return stop
+
+    def _finish(self, stopped_by: str, status: str, **more: Any) -> dict[str, Any]:
+        counters, seconds = self.counters, perf_counter() - self._began
+        result = {
+            "algo": self.algorithm.name,
+            "env": describe(self.env),
+            "engine": self.config.engine,
+            "optimizer": self.config.optimizer,
+            "seed": self.config.seed,
+            "env_steps": counters.env_steps,
+            "frames": counters.env_steps,
+            "episodes": counters.window.episodes,
+            "updates": counters.updates,
+            "return_mean": counters.window.mean,
+            "eval_return_mean": counters.eval_return_mean,
+            "best_return": counters.best_return,
+            "wall_s": seconds,
+            "steps_per_s": (counters.env_steps - self._began_at) / seconds,
+            "stopped_by": stopped_by,
+            "status": status,
+            "resumed_from": counters.resumed_from,
+            **more,
+        }
+        self.folder.write_result(result)
+        for callback in self.callbacks:
+            callback.on_end(self, result)
+        return result
+
+    def close(self) -> None:
+        self.optimizer.close()
+        self.engine.close()
+        self.folder.write_processes([])
