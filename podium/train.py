@@ -239,6 +239,10 @@ class Run:
         self.folder.cut_metrics(self.counters.env_steps)
         return True
 
+    def start_from(self, policy: dict[str, Any]) -> None:
+        """Begin with another run's weights and filter; counters, optimizer and envs are new."""
+        self.engine.get(self.optimizer.learner.call("start_from", policy))
+
     # --- the end ---
 
     def _interrupted(self, stop: Interrupted) -> Interrupted:

@@ -27,8 +27,7 @@ class Schedule:
         before = self.points[0]
         for point in self.points[1:]:
             if progress <= point[0]:
-                share = (progress - before[0]) / (point[0] - before[0])
-                share = max(share, 0.0)
+                share = max((progress - before[0]) / (point[0] - before[0]), 0.0)
                 return before[1] * (1 - share) + point[1] * share
             before = point
         return before[1]

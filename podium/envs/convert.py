@@ -1,4 +1,4 @@
-"""From gymnasium's spaces and values to Podium's: spaces, action conversion, and where each observation column is read."""
+"""From gymnasium's spaces to Podium's: what is observed and where it is read, how actions are handed over, masks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def to_space(space: Any, path: str) -> Space:
 
 
 def to_leaf(space: Any, path: str) -> Leaf:
-    """Podium's counterpart of a space that is one array; whole numbers that start elsewhere are shifted to start at 0."""
+    """Podium's counterpart of a space that is one array; whole numbers are shifted to start at 0."""
     import gymnasium
 
     gym = gymnasium.spaces
@@ -74,7 +74,11 @@ def to_leaf(space: Any, path: str) -> Leaf:
     if isinstance(space, gym.MultiDiscrete):
         return spaces.Box(np.zeros_like(space.nvec), space.nvec - 1, np.dtype(space.dtype))
     if isinstance(space, gym.MultiBinary):
-        return spaces.MultiBinary(int(space.n)) if len(space.shape) == 1 else spaces.Box.of(0, 1, space.shape, np.int8)
+        return (
+            spaces.MultiBinary(int(space.shape[0]))
+            if len(space.shape) == 1
+            else spaces.Box.of(0, 1, space.shape, np.int8)
+        )
     raise UsageError(f"{path} is a {type(space).__name__} space, which is not supported; supported are {SUPPORTED}")
 
 
@@ -87,8 +91,8 @@ def action_space(space: Any) -> Leaf:
     several_axes = isinstance(space, gym.MultiDiscrete | gym.MultiBinary) and len(shape) > 1
     if isinstance(space, gym.Dict | gym.Tuple) or several_axes:
         raise UsageError(
-            f"the action space {space} is not supported: expected one Box, Discrete, MultiDiscrete or MultiBinary of one "
-            "axis (flatten it in the env)"
+            f"the action space {space} is not supported: expected one Box, Discrete, MultiDiscrete or MultiBinary "
+            "of one axis (flatten it in the env)"
         )
     return to_leaf(space, "action")
 

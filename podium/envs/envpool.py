@@ -27,9 +27,9 @@ class EnvPoolVector:
         self.n = n
         self._task = task
         self._args = checked_args(task, args, time_limit)
-        self._seeds: list[int] = []
-        self._pool: Any = None
-        self._build(list(range(n)))
+        self._seeds = list(range(n))
+        self._fresh = True
+        self._pool = self._made(self._seeds)
         observed = convert.observations(self._pool.observation_space)
         self.observation_space = observed.space
         self.action_space = convert.action_space(self._pool.action_space)
@@ -38,22 +38,20 @@ class EnvPoolVector:
         self._to_env = convert.action_converter(self._pool.action_space)
         self._steps = 0
 
-    def _build(self, seeds: list[int]) -> None:
+    def _made(self, seeds: list[int]) -> Any:
         import envpool
 
-        self.close()
         try:
-            self._pool = envpool.make_gymnasium(self._task, num_envs=self.n, seed=seeds, **self._args)
+            return envpool.make_gymnasium(self._task, num_envs=self.n, seed=seeds, **self._args)
         except TypeError as error:
             raise UsageError(f"envpool:{self._task} can't be made with {self._args}: wrong kind of value") from error
-        self._seeds = seeds
-        self._fresh = True
 
     def reset(self, seeds: Sequence[int]) -> Columns:
         wanted = [int(seed) & 0x7FFFFFFF for seed in seeds]
         if wanted != self._seeds or not self._fresh:
-            self._build(wanted)
-        self._fresh = False
+            self._pool.close()
+            self._pool = self._made(wanted)
+        self._seeds, self._fresh = wanted, False
         self._steps = 0
         return self._columns(self._pool.reset()[0])
 
@@ -95,9 +93,7 @@ class EnvPoolVector:
             raise UsageError(f"envpool:{self._task} drew no picture: {error}") from error
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        self._pool.close()
 
 
 def checked_args(task: str, args: dict[str, Any], time_limit: int | None) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Guard:
             raise_not_finite("reward", reward, step, self._first)
         for path, leaf, whole, limit in self._wholes:
             if (whole >= limit).any():
-                self._raise_outside(path, leaf, (whole >= limit).any(axis=1), step)
+                self._raise_outside(path, leaf, whole >= limit, step)
         if self._boxes and step % BOUNDS_EVERY == 0:
             self.check_bounds(step)
 
@@ -49,10 +49,10 @@ class Guard:
         for path, leaf, column, low, high in self._boxes:
             outside = (column < low) | (column > high)
             if outside.any():
-                self._raise_outside(path, leaf, outside.reshape(len(column), -1).any(axis=1), step)
+                self._raise_outside(path, leaf, outside, step)
 
-    def _raise_outside(self, path: str, leaf: Leaf, rows: np.ndarray, step: int) -> None:
-        row = int(np.flatnonzero(rows)[0])
+    def _raise_outside(self, path: str, leaf: Leaf, outside: np.ndarray, step: int) -> None:
+        row = int(np.argwhere(outside)[0, 0])
         raise EnvDataError(
             f"{path} is {worst(leaf, self._columns[path][row]):g} in env {row + self._first} at step {step}, "
             f"outside its declared {leaf}"
@@ -62,7 +62,7 @@ class Guard:
 def raise_not_finite(
     path: str, column: np.ndarray, step: int, first: int = 0, rows: Sequence[int] | None = None
 ) -> None:
-    """Raise, naming the env, where a value is not finite; the sum of squares overflows sooner than that, so look again."""
+    """Raise, naming the env, where a value is not finite; a sum of squares overflows sooner, so look again."""
     bad = ~np.isfinite(column.reshape(len(column), -1))
     if not bad.any():
         return

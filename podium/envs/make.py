@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from podium.core.errors import UsageError
+from podium.core.spaces import Leaf, Space
 from podium.envs.base import VectorEnv
 
 
@@ -33,18 +34,29 @@ def describe(spec: EnvSpec) -> str:
     return f"{name.__module__}:{getattr(name, '__qualname__', type(name).__qualname__)}"
 
 
-def make(spec: EnvSpec, n: int) -> VectorEnv:
-    """`n` copies of the env as one vector, wrapped as the spec says."""
+def make(spec: EnvSpec, n: int, render: bool = False) -> VectorEnv:
+    """`n` copies of the env as one vector, wrapped as the spec says; with `render` the first one can draw itself."""
+    from podium.envs.names import drawing
+
     if n < 1:
         raise UsageError(f"{n} envs, expected at least 1")
     if spec.time_limit is not None and spec.time_limit < 1:
         raise UsageError(f"a time limit of {spec.time_limit} steps, expected at least 1")
-    env = _bare(spec, n)
+    env = _bare(drawing(spec) if render else spec, n)
     try:
         return _wrapped(spec, env)
     except BaseException:
         env.close()
         raise
+
+
+def spaces_of(spec: EnvSpec) -> tuple[Space, Leaf]:
+    """What the env observes and how it acts, after its wrappers."""
+    env = make(replace(spec, processes=0), 1)
+    try:
+        return env.observation_space, env.action_space
+    finally:
+        env.close()
 
 
 def _bare(spec: EnvSpec, n: int) -> VectorEnv:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from podium.core.errors import MissingExtra, PodiumError, UsageError, did_you_mean
+from podium.core.imports import load_attribute
 from podium.envs.base import VectorEnv
 from podium.envs.make import EnvSpec, describe
 
@@ -45,40 +45,46 @@ def resolve(spec: EnvSpec) -> Singles | Vector:
         return _from_toys(spec, rest)
     if not colon:
         return _from_registry(spec, name)
-    module = import_module(kind)
-    if _registered(rest):
-        return _from_registry(spec, rest)
-    return _from_callable(spec, _attribute(module, rest))
+    return _from_module(spec, kind, rest)
 
 
-def import_module(name: str) -> Any:
-    """A user's module; the current directory counts."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    importlib.invalidate_caches()
+def drawing(spec: EnvSpec) -> EnvSpec:
+    """The same env drawing pictures, where it takes `render_mode`."""
+    drawn = replace(spec, args={"render_mode": "rgb_array", **spec.args})
     try:
-        return importlib.import_module(name)
+        resolve(drawn)
+    except UsageError:
+        return spec
+    return drawn
+
+
+def known() -> dict[str, list[str]]:
+    """Every name that can be made here, by where it comes from."""
+    import gymnasium
+
+    from podium.envs.toys import TOYS
+
+    names = {"gymnasium": sorted(gymnasium.registry), "toy": [f"toy:{name}" for name in TOYS]}
+    try:
+        import envpool
+    except ImportError:
+        return names
+    return names | {"envpool": [f"envpool:{name}" for name in sorted(envpool.list_all_envs())]}
+
+
+def _from_module(spec: EnvSpec, module: str, rest: str) -> Singles | Vector:
+    """`module:function`, or gymnasium's own `module:Env-v0` where importing the module registers the id."""
+    try:
+        function = load_attribute(f"{module}:{rest}", "env")
+    except UsageError as error:
+        if module in sys.modules and _registered(rest):
+            return _from_registry(spec, rest)
+        raise MissingExtra(f"{module}:{rest}", EXTRAS[module]) if module in EXTRAS else error from None
     except ImportError as error:
-        missing = getattr(error, "name", None) or ""
-        if name in EXTRAS and missing == name:
-            raise MissingExtra(name, EXTRAS[name]) from None
-        if isinstance(error, ModuleNotFoundError) and (name == missing or name.startswith(f"{missing}.")):
-            raise UsageError(f"no module {name!r}, neither installed nor in {os.getcwd()}") from None
-        raise UsageError(f"module {name!r} can't be imported: {error}") from error
-    except (ValueError, TypeError):
-        raise UsageError(f"{name!r} is not the name of a module") from None
-
-
-def _attribute(module: Any, path: str) -> Any:
-    value = module
-    for part in path.split("."):
-        if not hasattr(value, part):
-            known = [key for key, item in vars(value).items() if callable(item) and not key.startswith("_")]
-            raise UsageError(f"module {module.__name__!r} has no function {path!r}{did_you_mean(part, known)}")
-        value = getattr(value, part)
-    if not callable(value):
-        raise UsageError(f"{module.__name__}:{path} is a {type(value).__name__}, expected a function or a class")
-    return value
+        raise UsageError(f"env '{module}:{rest}': importing {module!r} failed: {error}") from error
+    if not callable(function):
+        raise UsageError(f"{module}:{rest} is a {type(function).__name__}, expected a function or a class")
+    return _from_callable(spec, function)
 
 
 def _from_envpool(spec: EnvSpec, task: str) -> Vector:
@@ -118,8 +124,10 @@ def _from_registry(spec: EnvSpec, name: str) -> Singles | Vector:
     if entry.entry_point is None:
         raise UsageError(f"{name} has no single env, which env processes need")
     check_args(spec, _loading(spec, entry.entry_point, load_env_creator))
-    limit = {} if spec.time_limit is None else {"max_episode_steps": spec.time_limit}
-    return Singles(lambda: _called(spec, lambda: gymnasium.make(name, disable_env_checker=True, **limit, **spec.args)))
+    options: dict[str, Any] = {"disable_env_checker": True, **spec.args}
+    if spec.time_limit is not None:
+        options["max_episode_steps"] = spec.time_limit
+    return Singles(lambda: _called(spec, lambda: gymnasium.make(name, **options)))
 
 
 def _registered(name: str) -> bool:
@@ -188,16 +196,16 @@ def _adapt(spec: EnvSpec, env: Any) -> VectorEnv:
     if not lacking:
         return env
     raise UsageError(
-        f"{describe(spec)} returned a {type(env).__name__}, expected a gymnasium.vector.VectorEnv or a podium VectorEnv "
-        f"(which needs {', '.join(lacking)} too)"
+        f"{describe(spec)} returned a {type(env).__name__}, expected a gymnasium.vector.VectorEnv "
+        f"or a podium VectorEnv (which needs {', '.join(lacking)} too)"
     )
 
 
 def _refuse_time_limit(spec: EnvSpec) -> None:
     if spec.time_limit is not None:
         raise UsageError(
-            f"{describe(spec)} begins its episodes itself, so a time limit can't be put around it; give it one as an env "
-            "argument"
+            f"{describe(spec)} begins its episodes itself, so a time limit can't be put around it; "
+            "give it one as an env argument"
         )
 
 

@@ -14,8 +14,8 @@ from podium.core.spaces import Columns, Leaf, Space
 from podium.envs import convert, snapshot
 from podium.envs.base import MASK, Stepped
 from podium.envs.convert import Reader
+from podium.envs.guard import Guard
 from podium.envs.gym import first_frame
-from podium.envs.guard import Guard, check_finals
 
 MaskMethod = Callable[[], Any]
 

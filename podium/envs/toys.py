@@ -186,8 +186,8 @@ class Match(Toy):
 
 
 class Masked(Toy):
-    """Each action shows its prize, from 0 to 1, and a random half of them is legal at each step. A legal action pays its
-    prize; an illegal one pays -1, ends the episode and is counted in `illegal`. Cut after `length`."""
+    """Each action shows its prize, from 0 to 1, and a random half of them is legal at each step. A legal action pays
+    its prize; an illegal one pays -1, ends the episode and is counted in `illegal`. Cut after `length`."""
 
     masked = True
     fields = ("t", "prizes", "legal", "illegal")

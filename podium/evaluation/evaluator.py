@@ -108,6 +108,10 @@ class Evaluator:
         """What acting needs."""
         return self.policy.get_state()
 
+    def start_from(self, policy: dict[str, Any]) -> None:
+        """Take over another run's policy as far as acting goes; its optimizer and counts stay behind."""
+        self.policy.set_state({**policy, "version": 0, "progress": 0.0})
+
     def evaluate(self, env: EnvSpec, episodes: int, seed: int) -> Played:
         """Whole episodes without exploration, in envs of their own that no training step touches."""
         if self._eval_env is None:
@@ -130,10 +134,9 @@ class Evaluator:
             state["restarts"] = self._restarts
         return state
 
-    def set_state(self, state: dict[str, Any], env: bool = True) -> None:
-        """Go on from a state; without `env` the episodes begin anew."""
+    def set_state(self, state: dict[str, Any]) -> None:
         self.policy.set_state(state["policy"])
-        if self._env is not None and env:
+        if self._env is not None:
             self._restarts = state.get("restarts", 0)
             if state["env"] is None:
                 self._collector = None

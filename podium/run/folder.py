@@ -70,6 +70,10 @@ class RunFolder:
         _check_config(config)
         write_atomically(self.path / "config.json", to_json(config, indent=2) + "\n")
 
+    def update_config(self, config: Mapping[str, Any]) -> None:
+        """Put other settings in the place of the run's."""
+        write_atomically(self.path / "config.json", to_json(config, indent=2) + "\n")
+
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
