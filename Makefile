@@ -45,7 +45,7 @@ bench: install
 	$(BIN)/podium bench learning
 
 clean:
-	rm -rf build dist runs/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist runs/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache MUJOCO_LOG.TXT
 	find podium tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python

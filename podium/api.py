@@ -98,14 +98,14 @@ def train(
         raise UsageError("train needs an env, such as CartPole-v1")
     config = algorithm.configure(preset, {**settings, **({"env_args": dict(env_args)} if env_args else {})})
     spec = env_spec(env, config)
-    path = Path(out) if out is not None else default_path(algorithm.name, describe(spec), config.seed)
-    weights = _policy_state(start_from, "latest")[0] if start_from is not None else None
-    name = algo if isinstance(algo, str) else algorithm.name
-    folder = RunFolder.create(path, described_config(name, spec, config, start_from), overwrite)
+    folder = RunFolder(out if out is not None else default_path(algorithm.name, describe(spec), config.seed))
+    folder.check_free(overwrite)
     run = Run(algorithm, spec, config, folder, callbacks, progress)
-    if weights is not None:
-        run.start_from(weights)
-    return Result(path, run.train(), env)
+    if start_from is not None:
+        run.start_from(_policy_state(start_from, "latest")[0])
+    name = algo if isinstance(algo, str) else algorithm.name
+    RunFolder.create(folder.path, described_config(name, spec, config, start_from), overwrite)
+    return Result(folder.path, run.train(), env)
 
 
 def resume(

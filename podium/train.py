@@ -60,9 +60,6 @@ class Run:
         callbacks: Sequence[Callback] = (),
         show_progress: bool = True,
     ) -> None:
-        import torch
-
-        torch.set_num_threads(config.threads)
         self.algorithm, self.env, self.config, self.folder = algorithm, env, config, folder
         self.callbacks = list(callbacks)
         self.engine = LocalEngine()
@@ -77,7 +74,6 @@ class Run:
         except BaseException:
             self.engine.close()
             raise
-        folder.write_processes(self.engine.processes())
 
     # --- the loop ---
 
@@ -85,6 +81,7 @@ class Run:
         """Iterate until the steps are done or something asks to stop; returns what result.json says."""
         with ExitStack() as stack:
             stack.callback(self.close)
+            self.folder.write_processes(self.engine.processes())
             signals = stack.enter_context(Signals())
             self._tensorboard = TensorBoard(self.folder.path / "tb", after=self.counters.env_steps)
             stack.callback(self._tensorboard.close)

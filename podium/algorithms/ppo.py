@@ -24,7 +24,7 @@ class PPOConfig(ActorCriticConfig):
     lr: float | Schedule = setting(1e-3, "Adam's step size", low=0, high=10)
     gamma: float | Schedule = setting(0.98, "discount per step", low=0, high=1)
     gae_lambda: float | Schedule = setting(0.8, "GAE's trade of bias for variance", low=0, high=1)
-    clip: float | Schedule = setting(0.2, "how far the probability ratio may leave 1 with profit", above=0)
+    clip: float | Schedule = setting(0.2, "how far the probability ratio may leave 1 with profit", low=0)
     value_clip: float | Schedule | None = setting(None, "how far a value may move in one update", above=0)
     target_kl: float | Schedule | None = setting(None, "skip the remaining passes above 1.5 times this KL", above=0)
 

@@ -56,7 +56,7 @@ def _exact(number: float) -> str:
     return short if float(short) == number else repr(float(number))
 
 
-Scheduled = float | Schedule
+SCHEDULE_WORDS = ", or a schedule such as 0.1->0"
 BOOLS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
@@ -105,7 +105,7 @@ class Config:
         fields = {field.name: field for field in dataclasses.fields(cls)}
         for name in given:
             if name not in fields:
-                raise ConfigError(f"unknown setting {flag(name)}{did_you_mean(name, fields)}")
+                raise ConfigError(f"unknown setting {flag(name)}{did_you_mean(flag(name), map(flag, fields))}")
         hints = typing.get_type_hints(cls)
         config = cls(**{name: coerce(fields[name], hints[name], value) for name, value in given.items()})
         for name in given:
@@ -148,6 +148,8 @@ def plain(value: Any) -> Any:
 
 def show(value: Any) -> str:
     """A setting as it is typed."""
+    if isinstance(value, bool):
+        return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
@@ -176,7 +178,7 @@ def describe(kind: Any, metadata: Mapping[str, Any]) -> str:
         text += f" to {high:g}" if high is not None and (low is not None or above is not None) else ""
         text += f" up to {high:g}" if high is not None and low is None and above is None else ""
     if Schedule in kinds:
-        text += ", or a schedule such as 0.1->0"
+        text += SCHEDULE_WORDS
     return text + (", or none" if type(None) in _members(kind) else "")
 
 
@@ -185,7 +187,7 @@ def coerce(field: dataclasses.Field[Any], kind: Any, value: Any) -> Any:
     try:
         result = _convert(kind, value)
         for number in _numbers(result):
-            _check_range(number, field.metadata)
+            _check_range(number, _bounds(result, field.metadata))
         return result
     except (ValueError, TypeError):
         expected = describe(kind, field.metadata)
@@ -259,6 +261,13 @@ def _numbers(value: Any) -> list[float]:
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
+def _bounds(value: Any, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schedule may touch an exclusive bound: a step size begins or ends at 0, it only must not stay there."""
+    if isinstance(value, Schedule) and metadata["above"] is not None:
+        return {**metadata, "low": metadata["above"], "above": None}
+    return metadata
+
+
 def _check_range(number: float, metadata: Mapping[str, Any]) -> None:
     low, high, above = (metadata[key] for key in ("low", "high", "above"))
     if (low is not None and number < low) or (high is not None and number > high):
@@ -277,7 +286,7 @@ def help_lines(cls: type[Config]) -> list[str]:
         kind, unit = hints[field.name], field.metadata["unit"]
         mark = "~" if Schedule in _members(kind) else " "
         default = "none" if field.default is None else show(plain(field.default))
-        expected = describe(kind, field.metadata).removesuffix(", or a schedule such as 0.1->0")
+        expected = describe(kind, field.metadata).replace(SCHEDULE_WORDS, "")
         rows.append(
             (f"{mark} {flag(field.name)} {default}", f"{field.metadata['help']} [{expected}{unit and f', {unit}'}]")
         )

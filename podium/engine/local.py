@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import pickle
 from collections.abc import Callable, Sequence
@@ -105,7 +106,8 @@ def _resolve(value: Any) -> Any:
     if isinstance(value, LocalRef):
         return value.value()
     if type(value) in (list, tuple):
-        return type(value)(_resolve(item) for item in value)
+        items = [_resolve(item) for item in value]
+        return type(value)(items) if any(map(operator.is_not, items, value)) else value
     return value
 
 

@@ -75,7 +75,7 @@ class GymVector:
                 value = value[key]
             if value.shape != column.shape:
                 raise EnvDataError(f"{path} of {self._name} has shape {value.shape}, expected {column.shape}")
-            np.copyto(column, value, casting="same_kind")
+            np.copyto(column, value)
             if offset is not None:
                 column -= offset
         if self._mask is not None:

@@ -45,7 +45,7 @@ class ProcessVector:
         bounds = [n * i // min(processes, n) for i in range(min(processes, n) + 1)]
         self._slices = [slice(*pair) for pair in zip(bounds, bounds[1:], strict=False)]
         try:
-            self._start(replace(spec, processes=0))
+            self._start(replace(spec, processes=processes))
             layout = [self._answer(i) for i in range(len(self._workers))][0]
             self._share(layout)
         except BaseException:

@@ -30,7 +30,8 @@ class NetSettings:
 
 
 class ActorCritic(nn.Module):
-    """An encoder, an optional memory and two heads; with `shared` the heads have one trunk, else each its own.
+    """Encoders, trunks, an optional memory and two heads. With `shared` (or a memory) the heads have one trunk, else
+    each its own.
 
     `forward` takes rows `[B, ...]`. With a memory it takes `[T, N, ...]` and the state and episode starts with them.
     """
@@ -38,31 +39,59 @@ class ActorCritic(nn.Module):
     def __init__(self, space: Space, outputs: int, free: int, net: NetSettings) -> None:
         super().__init__()
         self.recurrent = net.memory != "none"
-        shared = net.shared or self.recurrent
-        self.actor = _trunk(space, net)
-        self.critic = self.actor if shared else _trunk(space, net)
-        self.memory = Memory(net.memory, _width(self.actor), net.memory_size) if self.recurrent else None
-        width = net.memory_size if self.recurrent else _width(self.actor)
-        self.policy_head = _linear(width, outputs, 0.01)
-        self.value_head = _linear(width, 1, 1.0)
+        count = 1 if net.shared or self.recurrent else 2
+        learned = any(is_image(leaf) for leaf in leaves(space, "obs").values())
+        self.encoders = nn.ModuleList([Encoder(space) for _ in range(count if learned else 1)])
+        self.trunks = Trunks(count, self.encoders[0].width, net.hidden, ACTIVATIONS[net.activation]())
+        width = self.trunks.width
+        self.memory = Memory(net.memory, width, net.memory_size) if self.recurrent else None
+        width = net.memory_size if self.recurrent else width
+        self.policy_head = _orthogonal(nn.Linear(width, outputs), 0.01)
+        self.value_head = _orthogonal(nn.Linear(width, 1), 1.0)
         self.free = nn.Parameter(torch.full((free,), net.log_std)) if free else None
 
     def forward(
         self, obs: Mapping[str, Tensor], state: State | None = None, start: Tensor | None = None
     ) -> tuple[Tensor, Tensor, State]:
-        features = self.actor(obs)
+        features = self.trunks([encoder(obs) for encoder in self.encoders])
         next_state: State = {}
         if self.memory is not None:
             assert state is not None and start is not None
-            features, next_state = self.memory(features, state, start)
-        other = features if self.critic is self.actor else self.critic(obs)
-        params = self.policy_head(features)
+            remembered, next_state = self.memory(features[0], state, start)
+            features = [remembered]
+        params = self.policy_head(features[0])
         if self.free is not None:
             params = torch.cat([params, self.free.expand(*params.shape[:-1], -1)], -1)
-        return params, self.value_head(other).squeeze(-1), next_state
+        return params, self.value_head(features[-1]).squeeze(-1), next_state
 
     def initial_state(self, n: int) -> State:
         return self.memory.initial_state(n) if self.memory is not None else {}
+
+
+class Trunks(nn.Module):
+    """Several MLPs of one shape side by side: their layers are batched products, one operation for all instead of one
+    for each, which at this size is where the time goes."""
+
+    def __init__(self, count: int, inputs: int, hidden: tuple[int, ...], activation: nn.Module) -> None:
+        super().__init__()
+        self.count, self.activation = count, activation
+        sizes = [inputs, *hidden]
+        self.width = sizes[-1]
+        pairs = list(zip(sizes, sizes[1:], strict=False))
+        self.weights = nn.ParameterList([torch.empty(count, before, after) for before, after in pairs])
+        self.biases = nn.ParameterList([torch.zeros(count, 1, after) for _, after in pairs])
+        for weight in self.weights:
+            for one in weight:
+                nn.init.orthogonal_(one.T, math.sqrt(2))
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """Each trunk's output; one feature tensor serves them all, or there is one for each."""
+        lead = features[0].shape[:-1]
+        rows = [part.flatten(0, -2) for part in features] if len(lead) > 1 else features
+        x = rows[0].expand(self.count, -1, -1) if len(rows) == 1 else torch.stack(rows)
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            x = self.activation(torch.baddbmm(bias, x, weight))
+        return [part.reshape(*lead, self.width) if len(lead) > 1 else part for part in x.unbind(0)]
 
 
 class UserModel(nn.Module):
@@ -193,27 +222,6 @@ class NatureCNN(nn.Module):
 def is_image(leaf: Leaf) -> bool:
     """Bytes in two or three dimensions."""
     return isinstance(leaf, Box) and leaf.dtype.name == "uint8" and len(leaf.shape) in (2, 3)
-
-
-def _trunk(space: Space, net: NetSettings) -> nn.Sequential:
-    encoder = Encoder(space)
-    layers: list[nn.Module] = []
-    width = encoder.width
-    for size in net.hidden:
-        layers += [_linear(width, size, math.sqrt(2)), ACTIVATIONS[net.activation]()]
-        width = size
-    return nn.Sequential(encoder, *layers)
-
-
-def _width(trunk: nn.Sequential) -> int:
-    linear = [layer for layer in trunk if isinstance(layer, nn.Linear)]
-    encoder = trunk[0]
-    assert isinstance(encoder, Encoder)
-    return linear[-1].out_features if linear else encoder.width
-
-
-def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    return _orthogonal(nn.Linear(inputs, outputs), gain)
 
 
 def _orthogonal(layer: Any, gain: float) -> Any:

@@ -113,6 +113,7 @@ class TorchPolicy:
     ) -> None:
         self.config = config
         self.observation_space, self.action_space = observation_space, action_space
+        torch.set_num_threads(getattr(config, "threads", 1))
         self.device = _device(getattr(config, "device", "cpu"))
         self.family: Family = family_for(action_space, getattr(config, "squash", False))
         self._loss, self._postprocess = loss, postprocess

@@ -40,7 +40,7 @@ class RunFolder:
         """Make the folder and write its config.json; a folder that holds a run is refused unless it may be overwritten."""
         _check_config(config)
         folder = cls(path)
-        folder._check_free(overwrite)
+        folder.check_free(overwrite)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             prepared = _prepare(folder.path / "config.json", to_json(config, indent=2) + "\n")
@@ -66,12 +66,8 @@ class RunFolder:
         return config
 
     def update_config(self, config: Mapping[str, Any]) -> None:
-        """Replace the settings of a run that goes on with others."""
-        _check_config(config)
-        write_atomically(self.path / "config.json", to_json(config, indent=2) + "\n")
-
-    def update_config(self, config: Mapping[str, Any]) -> None:
         """Put other settings in the place of the run's."""
+        _check_config(config)
         write_atomically(self.path / "config.json", to_json(config, indent=2) + "\n")
 
     @property
@@ -106,7 +102,8 @@ class RunFolder:
     def write_processes(self, processes: Sequence[Mapping[str, Any]]) -> None:
         write_atomically(self.path / "processes.json", to_json(list(processes), indent=2) + "\n")
 
-    def _check_free(self, overwrite: bool) -> None:
+    def check_free(self, overwrite: bool) -> None:
+        """Refuse a place where no run can be written, before anything is made."""
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"{self.path} is a file, expected a folder for the run")
         if _is_run(self.path):

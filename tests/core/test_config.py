@@ -147,6 +147,13 @@ def test_a_schedule_that_can_not_be(text: str) -> None:
     assert refusal(clip=text) == f"--clip is '{text}', expected a number from 0 to 1, or a schedule such as 0.1->0"
 
 
+def test_a_schedule_may_touch_an_exclusive_bound_and_not_pass_it() -> None:
+    assert build(lr="0->1e-3@0.1->0").lr == Schedule(((0.0, 0.0), (0.1, 1e-3), (1.0, 0.0)))
+    assert refusal(lr="1e-3->-1e-9") == (
+        "--lr is '1e-3->-1e-9', expected a number above 0, or a schedule such as 0.1->0"
+    )
+
+
 def test_a_number_takes_no_schedule_where_none_is_read() -> None:
     assert refusal(gamma="1->0") == "--gamma is '1->0', expected a number from 0 to 1"
 

@@ -14,10 +14,11 @@ from podium.core import seeding
 
 
 def test_known_answers() -> None:
-    # Runs of older versions resume with these: a change here changes every run.
-    assert seeding.integer(0) == 1640655023
-    assert seeding.integer(7, "env", 1, 2) == 1192806230
-    assert seeding.generator(7, "policy").integers(1000, size=4).tolist() == [480, 24, 694, 511]
+    # (7, "env", 1, 2): sha256 of "('env', 1, 2)", its first four 32-bit words behind the 7 into numpy's SeedSequence, half of
+    # the first word. Runs of older versions resume with these: a change here changes every run.
+    assert seeding.integer(0) == 59057858
+    assert seeding.integer(7, "env", 1, 2) == 1968945994
+    assert seeding.generator(7, "policy").integers(1000, size=4).tolist() == [793, 985, 229, 206]
 
 
 def test_paths_are_independent_of_each_other() -> None:

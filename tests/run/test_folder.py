@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from podium.core.errors import PodiumError, UsageError
-from podium.run import folder as folder_module
 from podium.run.folder import RunFolder, default_path, to_json, write_atomically
 
 CONFIG = {"algo": "ppo", "env": "CartPole-v1", "seed": 1, "hidden": (64, 64)}
@@ -130,14 +129,14 @@ def test_open_names_the_nearest_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist; did you mean 'ppo-cartpole'") as raised:
         RunFolder.open(tmp_path / "ppo-cartpol")
     assert raised.value.exit_code == 2
-    with pytest.raises(UsageError, match="holds no run .*did you mean 'ppo-cartpole'"):
+    with pytest.raises(UsageError, match=r"holds no run .*did you mean 'ppo-cartpole'"):
         RunFolder.open(tmp_path / "ppo-cartpolf")
-    with pytest.raises(UsageError, match="it holds runs: .*a2c-pendulum"):
+    with pytest.raises(UsageError, match=r"it holds runs: .*a2c-pendulum"):
         RunFolder.open(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is a file, expected a run's folder"):
         RunFolder.open(tmp_path / "file")
-    with pytest.raises(UsageError, match="does not exist$"):
+    with pytest.raises(UsageError, match=r"does not exist$"):
         RunFolder.open(tmp_path / "nowhere" / "run")
 
 
@@ -153,7 +152,9 @@ def test_metrics_keep_every_digit_and_write_what_is_no_number_as_null(tmp_path: 
 
 
 def test_json_refuses_what_it_cannot_hold() -> None:
-    assert to_json({"path": Path("a") / "b", "none": np.array([math.nan, 1.0])}) == '{"path": "a/b", "none": [null, 1.0]}'
+    assert (
+        to_json({"path": Path("a") / "b", "none": np.array([math.nan, 1.0])}) == '{"path": "a/b", "none": [null, 1.0]}'
+    )
     with pytest.raises(TypeError, match="can't write object"):
         to_json({"thing": object()})
 
@@ -189,7 +190,9 @@ def test_cut_before_the_first_row_makes_no_file(tmp_path: Path) -> None:
     assert run.read_metrics() == [] and not run.metrics.exists()
 
 
-@pytest.mark.parametrize("torn", [b'{"env_st', b'{"env_steps": 2', b"\xc3", b"\0\0\0", b"7", b'{"env_steps": 2, "x": "\xe2'])
+@pytest.mark.parametrize(
+    "torn", [b'{"env_st', b'{"env_steps": 2', b"\xc3", b"\0\0\0", b"7", b'{"env_steps": 2, "x": "\xe2']
+)
 def test_a_torn_last_line_is_left_out(tmp_path: Path, torn: bytes) -> None:
     run = new(tmp_path / "run")
     run.metrics.write_bytes(b'{"env_steps": 1}\n' + torn)
@@ -236,7 +239,7 @@ def test_a_write_that_dies_before_its_rename_leaves_the_old_file(
         raise InterruptedError(f"between {source.name} and {destination.name}")
 
     with monkeypatch.context() as patched, pytest.raises(InterruptedError, match=r"result\.json\.tmp and result\.json"):
-        patched.setattr(folder_module.os, "replace", die)
+        patched.setattr("podium.run.folder.os.replace", die)
         write_atomically(target, "new")
     assert target.read_text() == "old"
     write_atomically(target, "new")
@@ -245,7 +248,7 @@ def test_a_write_that_dies_before_its_rename_leaves_the_old_file(
 
 
 def test_default_path_is_clean_and_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module.time, "strftime", lambda form: "20250131-120000")
+    monkeypatch.setattr("podium.run.folder.time.strftime", lambda form: "20250131-120000")
     first = default_path("ppo", "CartPole-v1", 3, root=tmp_path)
     assert first == tmp_path / "ppo-CartPole-v1-s3-20250131-120000"
     first.mkdir()

@@ -20,7 +20,7 @@ class Clock:
 
 
 class Terminal(io.StringIO):
-    encoding = "utf-8"  # type: ignore[assignment]
+    encoding = "utf-8"
 
     def isatty(self) -> bool:
         return True
@@ -51,9 +51,7 @@ def test_the_line_has_all_its_parts() -> None:
     progress.update(row(40_500, eval_return_mean=250.0))
     (line,) = drawn(stream)
     # 40,500 steps in 5 s are 8.1 k/s; the other 59,500 take 7.3 s
-    assert line.endswith(
-        " 40%  40.5k/100k steps  return 231.4  eval 250.0  steps/s 8.1k  left 0:07  elapsed 0:05"
-    )
+    assert line.endswith(" 40%  40.5k/100k steps  return 231.4  eval 250.0  steps/s 8.1k  left 0:07  elapsed 0:05")
     assert set(line.partition(" ")[0]) == {"━"}
 
 
@@ -190,9 +188,11 @@ def test_ten_seconds_of_updates_costs_less_than_a_hundredth() -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "0"), (0.4, "0.4"), (950, "950"), (999.7, "1.0k"), (8123, "8.1k"), (12_345, "12.3k"), (99_960, "100k")]
-    + [(100_000, "100k"), (999_400, "999k"), (999_600, "1.00M"), (1_200_000, "1.20M"), (12_340_000, "12.3M")]
-    + [(123_400_000, "123M"), (3.45e9, "3.45G"), (-8123, "-8.1k")],
+    [
+        *[(0, "0"), (0.4, "0.4"), (950, "950"), (999.7, "1.0k"), (8123, "8.1k"), (12_345, "12.3k"), (-8123, "-8.1k")],
+        *[(99_960, "100k"), (100_000, "100k"), (999_400, "999k"), (999_600, "1.00M"), (1_200_000, "1.20M")],
+        *[(12_340_000, "12.3M"), (123_400_000, "123M"), (3.45e9, "3.45G")],
+    ],
 )
 def test_human_numbers(number: float, text: str) -> None:
     assert human(number) == text

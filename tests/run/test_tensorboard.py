@@ -88,6 +88,6 @@ def test_closing_twice_is_no_error(tmp_path: Path) -> None:
 
 def test_without_the_package_the_error_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
-    with pytest.raises(MissingExtra, match="TensorBoard events needs .*pip install"):
+    with pytest.raises(MissingExtra, match=r"TensorBoard events needs .*pip install"):
         TensorBoard(tmp_path / "tb")
     assert not (tmp_path / "tb").exists()

@@ -1,0 +1,379 @@
+"""Checkpoints come back as they were, or not at all: whole, checked, and without running anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from podium.core import checkpoint, seeding
+from podium.core.errors import CheckpointError, UsageError
+
+PARTS = {
+    "learner": {"weights": np.arange(6, dtype=np.float32), "adam": {"m": np.zeros((2, 3)), "step": 7}},
+    "counters": {"episodes": 12, "rng": 2**127 + 1},
+}
+
+dtypes = st.sampled_from([np.dtype(name) for name in sorted(checkpoint.DTYPES)])
+arrays = hnp.arrays(dtypes, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+plain = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(-(2**140), 2**140), st.floats(), st.text(max_size=6)
+)
+keys = st.one_of(
+    st.text(max_size=5), st.sampled_from(["$array", "$int", "$float", "$$array", "a/b", "__metadata__", "."])
+)
+trees = st.recursive(
+    st.one_of(plain, arrays),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in type, dtype, shape and every bit, but for which NaN it is."""
+    if isinstance(one, np.ndarray):
+        return (
+            isinstance(other, np.ndarray)
+            and (one.dtype, one.shape) == (other.dtype, other.shape)
+            and one.tobytes() == other.tobytes()
+        )
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float):
+        return (math.isnan(one) and math.isnan(other)) or (one, math.copysign(1, one)) == (
+            other,
+            math.copysign(1, other),
+        )
+    return bool(one == other)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.dictionaries(st.sampled_from(["policy", "optimizer", "a_1", "Manifest"]), trees, max_size=3), plain)
+def test_everything_comes_back(parts: dict[str, Any], note: Any) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory) / "step-1"
+        checkpoint.save(folder, parts, {"note": note, "list": [note, {"$int": note}]})
+        loaded, info = checkpoint.load(folder)
+        assert same(loaded, parts)
+        assert same(info, {"note": note, "list": [note, {"$int": note}]})
+        assert os.listdir(directory) == ["step-1"]
+
+
+def test_arrays_of_every_layout_come_back(tmp_path: Path) -> None:
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    views = {"transposed": base.T, "strided": base[::2, ::-1], "big_endian": base.astype(">f4"), "row": base[1]}
+    mapped = np.memmap(tmp_path / "mapped", np.int16, "w+", shape=(3,))
+    checkpoint.save(tmp_path / "x", {"a": {**views, "mapped": mapped}}, {})
+    loaded = checkpoint.load(tmp_path / "x")[0]["a"]
+    for name, view in views.items():
+        np.testing.assert_array_equal(loaded[name], view)
+        loaded[name][...] = 0  # a loaded array is one's own to write
+    assert loaded["big_endian"].dtype == np.float32 and loaded["mapped"].dtype == np.int16
+
+
+def test_tuples_and_numpy_scalars_come_back_as_documented(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "x", {"a": {"pair": (1, (2.5, None)), "scalar": np.float64(0.1)}}, {"t": (1,)})
+    parts, info = checkpoint.load(tmp_path / "x")
+    assert parts["a"]["pair"] == [1, [2.5, None]] and info == {"t": [1]}
+    assert same(parts["a"]["scalar"], np.array(0.1))
+
+
+def test_a_generator_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    rng, other = seeding.generator(1, "a"), seeding.generator(2, "b")
+    rng.random(3)
+    checkpoint.save(tmp_path / "x", {"rng": seeding.get_state(rng)}, {})
+    seeding.set_state(other, checkpoint.load(tmp_path / "x")[0]["rng"])
+    np.testing.assert_array_equal(rng.random(9), other.random(9))
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({"a": [1, object()]}, "learner/a/1 is a object"),
+        ({"a": {3: 1}}, "learner/a has the key 3"),
+        ({"a": {1, 2}}, "learner/a is a set"),
+        ({"a": b"bytes"}, "learner/a is a bytes"),
+        ({"a": np.array(["text"])}, "learner/a has dtype <U4"),
+        ({"a": np.array([None])}, "learner/a has dtype object"),
+        ({"a": np.zeros(2, np.complex128)}, "learner/a has dtype complex128"),
+        ({"a": np.ma.masked_array([1, 2], [True, False])}, "learner/a is a MaskedArray"),
+    ],
+)
+def test_what_can_not_be_held_is_named_before_anything_is_written(tmp_path: Path, value: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        checkpoint.save(tmp_path / "run" / "x", {"learner": value}, {})
+    assert not (tmp_path / "run").exists()
+
+
+def test_info_and_names_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="info/a is an array"):
+        checkpoint.save(tmp_path / "x", {}, {"a": np.zeros(2)})
+    for name in ("../up", "a/b", "", "manifest", "a.b"):
+        with pytest.raises(ValueError, match="needs a name of letters"):
+            checkpoint.save(tmp_path / "x", {name: 1}, {})
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_manifest_can_be_read_by_anyone(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "x", PARTS, {"exact": False, "env_steps": 12345})
+    manifest = json.loads((tmp_path / "x" / "manifest.json").read_text())
+    assert manifest["schema"] == checkpoint.SCHEMA and manifest["info"] == {"exact": False, "env_steps": 12345}
+    for part, sums in manifest["parts"].items():
+        for suffix, digest in sums.items():
+            assert hashlib.sha256((tmp_path / "x" / f"{part}.{suffix}").read_bytes()).hexdigest() == digest
+    assert manifest["parts"].keys() == PARTS.keys() and "safetensors" not in manifest["parts"]["counters"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_flipped_byte_is_found(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory) / "x"
+        checkpoint.save(folder, PARTS, {"exact": True})
+        path = data.draw(st.sampled_from(sorted(folder.glob("[!m]*"))))
+        content = bytearray(path.read_bytes())
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=f"part '{path.stem}' is damaged: the checksum of {path.name}"):
+            checkpoint.load(folder)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_flipped_byte_in_the_manifest_changes_nothing_unseen(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory) / "x"
+        checkpoint.save(folder, PARTS, {"exact": True, "env_steps": 12345})
+        before = checkpoint.load(folder)
+        path = folder / "manifest.json"
+        content = bytearray(path.read_bytes())
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+        path.write_bytes(content)
+        try:
+            after = checkpoint.load(folder)
+        except CheckpointError:
+            return
+        # the byte stood between the words, where it says nothing
+        assert same(list(after), list(before))
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "x", PARTS, {})
+    path = tmp_path / "x" / "learner.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"'learner' is damaged: the checksum of learner.safetensors") as caught:
+        checkpoint.load(tmp_path / "x")
+    assert caught.value.exit_code == 1 and "\n" not in str(caught.value)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"'learner' is damaged: learner.safetensors is missing"):
+        checkpoint.load(tmp_path / "x")
+
+
+def test_what_is_no_checkpoint_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "dangling").symlink_to("gone")
+    for name in ("missing", "file", "empty", "dangling"):
+        with pytest.raises(UsageError, match=f"no checkpoint at .*{name}.*manifest.json, expected a folder") as caught:
+            checkpoint.load(tmp_path / name)
+        assert caught.value.exit_code == 2 and not isinstance(caught.value, CheckpointError)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "manifest.json is damaged"),
+        ("{", "manifest.json is damaged"),
+        ("\xff", "manifest.json is damaged"),
+        ("[" * 100_000, "manifest.json is damaged"),
+        ("[]", "names no schema version"),
+        ("{}", "names no schema version"),
+        ('{"schema": 999}', "schema version is 999, this Podium reads 1"),
+        ('{"schema": "1"}', "schema version is '1', this Podium reads 1"),
+        ('{"schema": 1, "info": {}, "parts": {}}', "does not have the checksum"),
+    ],
+)
+def test_a_broken_manifest(tmp_path: Path, content: str, says: str) -> None:
+    checkpoint.save(tmp_path / "x", PARTS, {})
+    (tmp_path / "x" / "manifest.json").write_text(content, encoding="latin-1")
+    with pytest.raises(CheckpointError, match=says):
+        checkpoint.load(tmp_path / "x")
+
+
+def forge(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a manifest as someone would who knows how its checksums are made."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    change(manifest)
+    canonical = json.dumps(manifest, sort_keys=True).encode()
+    path.write_text(json.dumps({**manifest, "sha256": hashlib.sha256(canonical).hexdigest()}))
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../b", "..", ".hidden", "x\x00", "C:\\x"])
+def test_a_part_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret.json").write_text("1")
+    digest = hashlib.sha256(b"1").hexdigest()
+    checkpoint.save(tmp_path / "x", {"a": 1}, {})
+    forge(tmp_path / "x", lambda manifest: manifest["parts"].update({name: {"json": digest}}))
+    with pytest.raises(CheckpointError, match=r"manifest.json names a part"):
+        checkpoint.load(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.update(parts=[]),
+        lambda m: m.pop("info"),
+        lambda m: m.update(info={"a": {"$array": "learner/weights"}}),
+        lambda m: m["parts"].update(learner="json"),
+        lambda m: m["parts"].update(learner={}),
+        lambda m: m["parts"].update(learner={"json": "0", "pickle": "0"}),
+        lambda m: m["parts"]["learner"].pop("safetensors"),
+    ],
+)
+def test_a_forged_manifest_ends_in_one_error(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    checkpoint.save(tmp_path / "x", PARTS, {})
+    forge(tmp_path / "x", change)
+    with pytest.raises(CheckpointError):
+        checkpoint.load(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        ("json", b"{"),
+        ("json", b'{"$array": "nowhere"}'),
+        ("json", b'{"$array": 3}'),
+        ("json", b'{"$array": "learner/weights", "more": 1}'),
+        ("json", b'[{"$array": "learner/weights"}, {"$array": "learner/weights"}]'),
+        ("json", b'{"$int": "twelve"}'),
+        ("json", b'{"$float": "1.5"}'),
+        ("json", b"[" * 100_000),
+        ("safetensors", b""),
+        ("safetensors", b"\x80\x04."),
+        ("safetensors", b"\xff" * 64),
+    ],
+)
+def test_a_forged_part_ends_in_one_error(tmp_path: Path, suffix: str, content: bytes) -> None:
+    checkpoint.save(tmp_path / "x", PARTS, {})
+    (tmp_path / "x" / f"learner.{suffix}").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    forge(tmp_path / "x", lambda manifest: manifest["parts"]["learner"].update({suffix: digest}))
+    with pytest.raises(CheckpointError, match="part 'learner'"):
+        checkpoint.load(tmp_path / "x")
+
+
+def test_saving_again_replaces(tmp_path: Path) -> None:
+    for value in (1, 2):
+        checkpoint.save(tmp_path / "deep" / "x", {f"part{value}": value}, {"value": value})
+    assert checkpoint.load(tmp_path / "deep" / "x") == ({"part2": 2}, {"value": 2})
+    assert os.listdir(tmp_path / "deep") == ["x"]
+
+
+@pytest.mark.parametrize("dies_at", range(1, 26))
+def test_at_no_moment_is_there_less_than_a_whole_checkpoint(tmp_path: Path, dies_at: int) -> None:
+    """The process stops dead before its n-th change to the disk; what stands then is the old or the new, and a later
+    save goes on from there."""
+    folder = tmp_path / "best"
+    checkpoint.save(folder, {"a": 1, "old": np.zeros(3)}, {"value": 1})
+    code = f"""
+import os, sys
+from pathlib import Path
+import numpy as np
+from podium.core import checkpoint
+left = {dies_at}
+def watch(event, args):
+    global left
+    if event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir") or event == "open" and ".tmp-" in str(args[0]):
+        left -= 1
+        if not left:
+            os._exit(9)
+import safetensors.numpy
+sys.addaudithook(watch)
+checkpoint.save(Path({str(folder)!r}), {{"a": 2, "new": np.ones(3)}}, {{"value": 2}})
+"""
+    died = subprocess.run([sys.executable, "-c", code], check=False).returncode
+    parts, info = checkpoint.load(folder)
+    assert (info["value"], parts["a"]) in ((1, 1), (2, 2)) and len(parts) == 2
+    assert died == 9 or info["value"] == 2
+    checkpoint.save(tmp_path / "step-2", {"a": 3}, {})
+    assert sorted(os.listdir(tmp_path)) == ["best", "step-2"]
+    assert checkpoint.load(folder)[1] == info
+
+
+def dead_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_leftovers_of_killed_runs_go_and_those_of_live_ones_stay(tmp_path: Path) -> None:
+    for name in (f".tmp-step-1-{dead_process()}", f".tmp-step-1-{os.getppid()}", ".tmp-mine", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / f".tmp-latest-{dead_process()}").symlink_to("other")
+    checkpoint.save(tmp_path / "step-2", {}, {})
+    assert sorted(os.listdir(tmp_path)) == [".tmp-mine", f".tmp-step-1-{os.getppid()}", "other", "step-2"]
+
+
+def test_a_save_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "x", {"a": 1}, {})
+    with pytest.raises(OSError, match="File name too long"):
+        checkpoint.save(tmp_path / "x", {"n" * 300: 1}, {})
+    assert os.listdir(tmp_path) == ["x"] and checkpoint.load(tmp_path / "x")[0] == {"a": 1}
+
+
+def test_links_move_and_are_followed(tmp_path: Path) -> None:
+    for value in (1, 2):
+        checkpoint.save(tmp_path / f"step-{value}", {"a": value}, {})
+        checkpoint.link(tmp_path, "latest", f"step-{value}")
+        assert checkpoint.load(tmp_path / "latest")[0] == {"a": value}
+    assert os.readlink(tmp_path / "latest") == "step-2"
+    with pytest.raises(FileNotFoundError, match="'step-3': there is no such folder"):
+        checkpoint.link(tmp_path, "latest", "step-3")
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    assert checkpoint.load(moved / "latest")[0] == {"a": 2}
+
+
+def test_pruning_keeps_the_newest_and_the_linked(tmp_path: Path) -> None:
+    names = [checkpoint.step_name(steps) for steps in (5, 40, 300, 2000, 10**13)]
+    for name in (*names, "best-return"):
+        checkpoint.save(tmp_path / name, {}, {})
+    (tmp_path / checkpoint.step_name(1)).mkdir()
+    checkpoint.link(tmp_path, "best", names[1])
+    checkpoint.link(tmp_path, "latest", names[4])
+    checkpoint.prune(tmp_path, 2)
+    others = ["best", "best-return", "latest", checkpoint.step_name(1)]
+    assert sorted(os.listdir(tmp_path)) == sorted([names[1], names[3], names[4], *others])
+    checkpoint.prune(tmp_path, 0)
+    assert sorted(os.listdir(tmp_path)) == sorted([names[1], names[4], *others])
+    with pytest.raises(ValueError, match="keep is -1"):
+        checkpoint.prune(tmp_path, -1)
+
+
+def test_step_names_sort_as_steps_do() -> None:
+    assert checkpoint.step_name(12345) == "step-000000012345"
+    steps = [0, 9, 10, 99_999, 10**11]
+    assert sorted(map(checkpoint.step_name, reversed(steps))) == [checkpoint.step_name(s) for s in steps]
+
+
+def test_importing_does_not_load_safetensors() -> None:
+    code = "import sys, podium.core.checkpoint; sys.exit('safetensors' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
