@@ -17,7 +17,6 @@ from podium.core.errors import UsageError
 from podium.core.imports import attribute_name
 from podium.core.seeding import integer
 from podium.core.spaces import Columns, Leaf, Space
-from podium.envs.base import MASK
 from podium.envs.make import EnvSpec, describe, make
 from podium.evaluation.play import play
 from podium.policies.base import Policy
@@ -63,7 +62,9 @@ class Player:
         rows = {name: np.ascontiguousarray(column[None] if single else column) for name, column in columns.items()}
         for name, expected in leaves.items():
             if rows[name].shape[1:] != expected.shape:
-                raise UsageError(f"{name} has shape {list(columns[name].shape)}, expected {list(expected.shape)} or rows of it")
+                raise UsageError(
+                    f"{name} has shape {list(columns[name].shape)}, expected {list(expected.shape)} or rows of it"
+                )
             rows[name] = rows[name].astype(expected.dtype, copy=False)
         n = len(rows[path])
         if not self._state or len(next(iter(self._state.values()))) != n:
@@ -110,7 +111,7 @@ def train(
 
 def resume(
     folder: str | os.PathLike[str],
-    steps: int | None = None,
+    steps: int | str | None = None,
     *,
     env: Env | None = None,
     algo: Algorithm | None = None,
@@ -125,8 +126,7 @@ def resume(
     done = opened.read_result()
     if steps is not None:
         config = config.replace(steps=steps)
-    if done is not None and done["status"] == "finished" and done["env_steps"] >= config.steps or _stopped(done, steps):
-        assert done is not None
+    if done is not None and done["status"] == "finished" and (steps is None or done["env_steps"] >= config.steps):
         return Result(opened.path, done, env or describe(spec))
     if steps is not None:
         opened.update_config(described_config(opened.config["algo"], spec, config, opened.config.get("from")))
@@ -134,11 +134,6 @@ def resume(
     if not run.restore() and opened.config.get("from"):
         run.start_from(_policy_state(opened.config["from"], "latest")[0])
     return Result(opened.path, run.train(), env or describe(spec))
-
-
-def _stopped(done: Mapping[str, Any] | None, steps: int | None) -> bool:
-    """Whether a run ended for a reason of its own and nothing asks for more."""
-    return done is not None and done["status"] == "finished" and steps is None
 
 
 def load(folder: str | os.PathLike[str], checkpoint_name: str = "latest", algo: Algorithm | None = None) -> Player:
@@ -174,7 +169,9 @@ def evaluate(
     try:
         recorder = Recorder(video) if video is not None else None
         seeds = [integer(base, "evaluate", i) for i in range(vector.n)]
-        played = play(vector, player.policy, episodes, seeds, stochastic, recorder and recorder.frame)
+        played = play(
+            vector, player.policy, episodes, seeds, stochastic, recorder.frame if recorder is not None else None
+        )
         if recorder is not None:
             recorder.close()
     finally:
@@ -223,6 +220,8 @@ def _policy_state(folder: str | os.PathLike[str], checkpoint_name: str) -> tuple
     path = opened.checkpoints / checkpoint_name
     if not path.exists():
         known = sorted(entry.name for entry in opened.checkpoints.iterdir()) if opened.checkpoints.exists() else []
-        raise UsageError(f"{opened.path} has no checkpoint {checkpoint_name!r}; there are: {', '.join(known) or 'none yet'}")
+        raise UsageError(
+            f"{opened.path} has no checkpoint {checkpoint_name!r}; there are: {', '.join(known) or 'none yet'}"
+        )
     parts, info = checkpoint.load(path)
     return parts["policy"], info

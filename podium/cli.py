@@ -181,7 +181,9 @@ def _train_help(algo: str | None) -> str:
 
 
 def _resume(words: list[str]) -> int:
-    parser = Parser(prog="podium resume", description="Go on with a run from its latest checkpoint.", allow_abbrev=False)
+    parser = Parser(
+        prog="podium resume", description="Go on with a run from its latest checkpoint.", allow_abbrev=False
+    )
     parser.add_argument("dir", metavar="DIR")
     parser.add_argument("--steps", help="a new end of the run, in env steps")
     parser.add_argument("--json", action="store_true")

@@ -42,7 +42,9 @@ def train_command(request: TrainRequest, as_json: bool) -> int:
         return _report([figures], as_json, many=False)
     if "seed" in request.settings:
         raise UsageError("--seed and --seeds can't go together")
-    root = Path(request.out) if request.out else default_path(request.algo, request.env, request.seeds[0]).with_suffix("")
+    root = (
+        Path(request.out) if request.out else default_path(request.algo, request.env, request.seeds[0]).with_suffix("")
+    )
     runs = []
     for seed in request.seeds:
         runs.append(_train_one(request, str(root / f"seed-{seed}"), {**request.settings, "seed": seed}))

@@ -40,7 +40,9 @@ def rows() -> list[Row]:
 
 def main(words: Sequence[str], parser_class: Callable[..., Any]) -> int:
     """The command: prints a line per seed on stderr and a table at the end; 1 if any row fell short."""
-    parser = parser_class(prog="podium verify", description="Check that the algorithms still learn.", allow_abbrev=False)
+    parser = parser_class(
+        prog="podium verify", description="Check that the algorithms still learn.", allow_abbrev=False
+    )
     parser.add_argument("names", nargs="*", metavar="ALGO|ROW", help="only these")
     parser.add_argument("--quick", action="store_true", help="fewer seeds a row: minutes")
     parser.add_argument("--out", metavar="JSON", help="write the report here")
@@ -66,7 +68,9 @@ def _chosen(names: Sequence[str]) -> list[Row]:
     words = {row.name for row in known} | {row.algo for row in known}
     for name in names:
         if name not in words:
-            raise UsageError(f"nothing to verify for {name!r}{did_you_mean(name, words)} known: {', '.join(sorted(words))}")
+            raise UsageError(
+                f"nothing to verify for {name!r}{did_you_mean(name, words)} known: {', '.join(sorted(words))}"
+            )
     return [row for row in known if not names or row.name in names or row.algo in names]
 
 

@@ -77,7 +77,7 @@ def _from_module(spec: EnvSpec, module: str, rest: str) -> Singles | Vector:
     try:
         function = load_attribute(f"{module}:{rest}", "env")
     except UsageError as error:
-        if module in sys.modules and _registered(rest):
+        if sys.modules.get(module) is not None and _registered(rest):
             return _from_registry(spec, rest)
         raise MissingExtra(f"{module}:{rest}", EXTRAS[module]) if module in EXTRAS else error from None
     except ImportError as error:

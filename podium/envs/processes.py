@@ -9,6 +9,7 @@ import pickle
 import signal
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from podium.envs.names import Singles, resolve
 from podium.envs.sync import Layout, SyncVector
 
 SILENT_S = 120.0
+CLOSE_S = 2.0
 ALIGNMENT = 64
 STEP, DONE = b"s", b"d"
 Shapes = dict[str, tuple[tuple[int, ...], np.dtype]]
@@ -141,8 +143,9 @@ class ProcessVector:
         """End every worker; one that doesn't end by itself is killed."""
         for conn in self._conns:
             conn.close()
+        until = time.monotonic() + CLOSE_S
         for worker in self._workers:
-            worker.join(timeout=2.0)
+            worker.join(timeout=max(0.0, until - time.monotonic()))
             if worker.is_alive():
                 worker.kill()
                 worker.join()

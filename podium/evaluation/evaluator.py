@@ -84,7 +84,9 @@ class Evaluator:
         began = perf_counter()
         finished = self.policy.postprocess(batch)
         self._timers.add("postprocess", perf_counter() - began)
-        return Sample({ONLY: finished}, batch.steps, self.policy.version, collector.take_finished(), timers=self._timers.take())
+        return Sample(
+            {ONLY: finished}, batch.steps, self.policy.version, collector.take_finished(), timers=self._timers.take()
+        )
 
     def learn(self, sample: Sample, sgd: Sgd, reduce: Reduce | None = None) -> Metrics:
         metrics = Metrics()

@@ -14,7 +14,9 @@ from podium.optimizers.base import SgdPlan, Step
 class SyncSamples:
     """`samplers` are the evaluators that play; the learner may be among them."""
 
-    def __init__(self, engine: Engine, learner: Handle, samplers: Sequence[Handle], fragment: int, sgd: SgdPlan) -> None:
+    def __init__(
+        self, engine: Engine, learner: Handle, samplers: Sequence[Handle], fragment: int, sgd: SgdPlan
+    ) -> None:
         self.engine, self.learner, self.samplers = engine, learner, list(samplers)
         self.fragment, self.sgd = fragment, sgd
         self.updates = 0

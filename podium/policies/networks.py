@@ -29,7 +29,16 @@ class NetSettings:
     log_std: float = 0.0
 
 
-class ActorCritic(nn.Module):
+class Model(nn.Module):
+    """What a torch policy holds: observations (and state) to action parameters, value and next state."""
+
+    recurrent = False
+
+    def initial_state(self, n: int) -> State:
+        return {}
+
+
+class ActorCritic(Model):
     """Encoders, trunks, an optional memory and two heads. With `shared` (or a memory) the heads have one trunk, else
     each its own.
 
@@ -41,8 +50,9 @@ class ActorCritic(nn.Module):
         self.recurrent = net.memory != "none"
         count = 1 if net.shared or self.recurrent else 2
         learned = any(is_image(leaf) for leaf in leaves(space, "obs").values())
-        self.encoders = nn.ModuleList([Encoder(space) for _ in range(count if learned else 1)])
-        self.trunks = Trunks(count, self.encoders[0].width, net.hidden, ACTIVATIONS[net.activation]())
+        encoders = [Encoder(space) for _ in range(count if learned else 1)]
+        self.encoders = nn.ModuleList(encoders)
+        self.trunks = Trunks(count, encoders[0].width, net.hidden, ACTIVATIONS[net.activation]())
         width = self.trunks.width
         self.memory = Memory(net.memory, width, net.memory_size) if self.recurrent else None
         width = net.memory_size if self.recurrent else width
@@ -81,8 +91,8 @@ class Trunks(nn.Module):
         self.weights = nn.ParameterList([torch.empty(count, before, after) for before, after in pairs])
         self.biases = nn.ParameterList([torch.zeros(count, 1, after) for _, after in pairs])
         for weight in self.weights:
-            for one in weight:
-                nn.init.orthogonal_(one.T, math.sqrt(2))
+            for i in range(count):
+                nn.init.orthogonal_(weight.data[i].T, math.sqrt(2))
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
         """Each trunk's output; one feature tensor serves them all, or there is one for each."""
@@ -94,11 +104,9 @@ class Trunks(nn.Module):
         return [part.reshape(*lead, self.width) if len(lead) > 1 else part for part in x.unbind(0)]
 
 
-class UserModel(nn.Module):
+class UserModel(Model):
     """A module of the user's own: it takes the observation (a tensor, or a dict or tuple of them as the env's space has
     it) and returns (action parameters, value), or the action parameters alone. Free parameters are added here."""
-
-    recurrent = False
 
     def __init__(self, module: nn.Module, space: Space, free: int, log_std: float = 0.0) -> None:
         super().__init__()
@@ -116,9 +124,6 @@ class UserModel(nn.Module):
         if self.free is not None:
             params = torch.cat([params, self.free.expand(len(params), -1)], -1)
         return params, value.reshape(len(params)), {}
-
-    def initial_state(self, n: int) -> State:
-        return {}
 
 
 class Memory(nn.Module):
@@ -165,19 +170,10 @@ class Encoder(nn.Module):
     def __init__(self, space: Space) -> None:
         super().__init__()
         self.leaves = leaves(space, "obs")
-        self.images = nn.ModuleDict(
-            {_module_name(path): NatureCNN(leaf) for path, leaf in self.leaves.items() if is_image(leaf)}
-        )
-        self.width = sum(self._leaf_width(path, leaf) for path, leaf in self.leaves.items())
-
-    def _leaf_width(self, path: str, leaf: Leaf) -> int:
-        if is_image(leaf):
-            return self.images[_module_name(path)].width
-        if isinstance(leaf, Discrete):
-            return leaf.n
-        if isinstance(leaf, MultiDiscrete):
-            return sum(leaf.nvec)
-        return math.prod(leaf.shape)
+        networks = {_module_name(path): NatureCNN(leaf) for path, leaf in self.leaves.items() if is_image(leaf)}
+        self.images = nn.ModuleDict(networks)
+        self.width = sum(network.width for network in networks.values())
+        self.width += sum(_plain_width(leaf) for leaf in self.leaves.values() if not is_image(leaf))
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         parts = [self._features(path, leaf, obs[path]) for path, leaf in self.leaves.items()]
@@ -217,6 +213,12 @@ class NatureCNN(nn.Module):
         x = x.reshape(-1, *x.shape[len(lead) :])
         x = x[:, None] if self.dims == 2 else x.permute(0, 3, 1, 2) if self.channels_last else x
         return self.net(x.float() / 255.0).reshape(*lead, self.width)
+
+
+def _plain_width(leaf: Leaf) -> int:
+    if isinstance(leaf, Discrete):
+        return leaf.n
+    return sum(leaf.nvec) if isinstance(leaf, MultiDiscrete) else math.prod(leaf.shape)
 
 
 def is_image(leaf: Leaf) -> bool:

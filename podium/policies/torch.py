@@ -19,7 +19,7 @@ from podium.core.spaces import Box, Columns, Leaf, Space, leaves, under
 from podium.policies.base import Acted, Learned, Reduce, Sgd, Weights
 from podium.policies.distributions import Family, family_for
 from podium.policies.filters import RunningMoments
-from podium.policies.networks import ActorCritic, NetSettings, UserModel, is_image, user_module
+from podium.policies.networks import ActorCritic, Model, NetSettings, UserModel, is_image, user_module
 
 OBS_LIMIT = 10.0
 
@@ -119,8 +119,8 @@ class TorchPolicy:
         self._loss, self._postprocess = loss, postprocess
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeding.integer(seed, "model"))
-            self.model = self._build_model(model).float().to(self.device)
-        self.model.eval()
+            self.model = self._build_model(model)
+        self.model.float().to(self.device).eval()
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._flat = _flatten(self._parameters)
         self._optimizer = torch.optim.Adam([self._flat], lr=1e-3, eps=getattr(config, "adam_eps", 1e-8), fused=True)
@@ -144,7 +144,7 @@ class TorchPolicy:
 
         return make
 
-    def _build_model(self, given: Any) -> nn.Module:
+    def _build_model(self, given: Any) -> Model:
         if given is not None:
             module = user_module(given, self.observation_space, self.family.size)
             return UserModel(module, self.observation_space, self.family.free)
@@ -370,4 +370,6 @@ def _device(name: str) -> torch.device:
         torch.empty(0, device=device)
         return device
     except (RuntimeError, AssertionError):
-        raise UsageError(f"--device {name} is not available here, expected cpu, auto or a present cuda device") from None
+        raise UsageError(
+            f"--device {name} is not available here, expected cpu, auto or a present cuda device"
+        ) from None

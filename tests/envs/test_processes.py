@@ -99,8 +99,9 @@ def test_an_envs_own_error_travels_with_type_message_and_note() -> None:
     env, pids = started({"fault": "raise", "at": 3, "victim": 23})
     env.step(np.zeros(4, np.int64))
     env.step(np.zeros(4, np.int64))
-    with pytest.raises(ZeroDivisionError, match="^the motor broke$") as caught:
+    with pytest.raises(ZeroDivisionError, match="the motor broke") as caught:
         env.step(np.zeros(4, np.int64))
+    assert str(caught.value) == "the motor broke"
     assert caught.value.__notes__ == ["env 3, step 3"]
     assert "do_raise" in str(caught.value.__cause__)
     assert eventually(lambda: not any(map(alive, pids)))
@@ -108,8 +109,9 @@ def test_an_envs_own_error_travels_with_type_message_and_note() -> None:
 
 def test_an_error_that_cannot_be_pickled_keeps_its_type() -> None:
     env, _ = started({"fault": "raise odd", "victim": 21})
-    with pytest.raises(OddError, match="^code 7 at the gate$") as caught:
+    with pytest.raises(OddError, match="code 7 at the gate") as caught:
         env.step(np.zeros(4, np.int64))
+    assert str(caught.value) == "code 7 at the gate"
     assert caught.value.__notes__ == ["env 1, step 1"]
 
 

@@ -27,12 +27,16 @@ class RunConfig(Config):
     stop_return: float | None = setting(None, "end when the mean return reaches this")
     envs: int = setting(8, "envs per evaluator, stepped together", low=1)
     fragment: int = setting(128, "steps per env in a sample", unit="steps", low=1)
-    workers: int = setting(0, "evaluators that sample beside the learner; with none the learner samples", low=0, high=4096)
+    workers: int = setting(
+        0, "evaluators that sample beside the learner; with none the learner samples", low=0, high=4096
+    )
     engine: Literal["local"] = setting("local", "where the evaluators run")
     optimizer: Literal["sync_samples"] = setting("sync_samples", "the distribution strategy")
     device: str = setting("cpu", "where the networks live: cpu, cuda, cuda:1, auto")
     threads: int = setting(1, "compute threads of the learner", low=1, high=1024)
-    checkpoint_every: int | None = setting(50_000, "between checkpoints; none writes only the last", unit="env steps", low=1)
+    checkpoint_every: int | None = setting(
+        50_000, "between checkpoints; none writes only the last", unit="env steps", low=1
+    )
     keep: int = setting(3, "checkpoints that stay, beside latest and best", low=1)
     eval_every: int | None = setting(None, "between evaluations on separate, uncounted envs", unit="env steps", low=1)
     eval_episodes: int = setting(20, "episodes per evaluation", low=1)
@@ -84,7 +88,9 @@ def sync_samples(config: Any, setup: Setup, policy: PolicyMaker, sgd: SgdPlan) -
     make_env = partial(make, setup.env, config.envs)
 
     def spawn(index: int, env: Any) -> Any:
-        make_policy = partial(policy, config, setup.observation_space, setup.action_space, config.seed + 100_003 * index)
+        make_policy = partial(
+            policy, config, setup.observation_space, setup.action_space, config.seed + 100_003 * index
+        )
         name = "learner" if index == 0 else f"worker-{index}"
         return setup.engine.spawn(Evaluator, make_policy, env, seed=config.seed, index=index, name=name)
 
