@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,12 +102,12 @@ def train(
     spec = env_spec(env, config)
     folder = RunFolder(out if out is not None else default_path(algorithm.name, describe(spec), config.seed))
     folder.check_free(overwrite)
-    run = Run(algorithm, spec, config, folder, callbacks, progress)
-    if start_from is not None:
-        run.start_from(_policy_state(start_from, "latest")[0])
     name = algo if isinstance(algo, str) else algorithm.name
-    RunFolder.create(folder.path, described_config(name, spec, config, start_from), overwrite)
-    return Result(folder.path, run.train(), env)
+    with closing(Run(algorithm, spec, config, folder, callbacks, progress)) as run:
+        if start_from is not None:
+            run.start_from(_policy_state(start_from, "latest")[0])
+        RunFolder.create(folder.path, described_config(name, spec, config, start_from), overwrite)
+        return Result(folder.path, run.train(), env)
 
 
 def resume(
@@ -128,12 +129,15 @@ def resume(
         config = config.replace(steps=steps)
     if done is not None and done["status"] == "finished" and (steps is None or done["env_steps"] >= config.steps):
         return Result(opened.path, done, env or describe(spec))
-    if steps is not None:
-        opened.update_config(described_config(opened.config["algo"], spec, config, opened.config.get("from")))
-    run = Run(algorithm, spec, config, opened, callbacks, progress)
-    if not run.restore() and opened.config.get("from"):
-        run.start_from(_policy_state(opened.config["from"], "latest")[0])
-    return Result(opened.path, run.train(), env or describe(spec))
+    if done is not None and done["status"] == "finished":
+        config = config.replace(stop_return=None)  # it has been reached, and more is asked for
+    start = opened.config.get("from")
+    with closing(Run(algorithm, spec, config, opened, callbacks, progress)) as run:
+        if not run.restore() and start is not None:
+            run.start_from(_policy_state(start, "latest")[0])
+        if steps is not None:
+            opened.update_config(described_config(opened.config["algo"], spec, config, start))
+        return Result(opened.path, run.train(), env or describe(spec))
 
 
 def load(folder: str | os.PathLike[str], checkpoint_name: str = "latest", algo: Algorithm | None = None) -> Player:
@@ -166,16 +170,13 @@ def evaluate(
     _, spec, config = settings_of(RunFolder.open(folder), env, algo)
     base = config.seed if seed is None else seed
     vector = make(spec, min(episodes, 1 if video else 16), render=video is not None)
-    try:
-        recorder = Recorder(video) if video is not None else None
+    with ExitStack() as stack:
+        stack.callback(vector.close)
+        recorder = stack.enter_context(Recorder(video)) if video is not None else None
         seeds = [integer(base, "evaluate", i) for i in range(vector.n)]
         played = play(
             vector, player.policy, episodes, seeds, stochastic, recorder.frame if recorder is not None else None
         )
-        if recorder is not None:
-            recorder.close()
-    finally:
-        vector.close()
     return {
         "return_mean": float(played.returns.mean()),
         "return_std": float(played.returns.std()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,13 +25,13 @@ from podium.run.progress import Progress
 from podium.run.signals import Interrupted, Signals
 from podium.run.tensorboard import TensorBoard
 
-LONG_ITERATION_S = 2.0
-"""From here on the state before an iteration is kept, for a signal that comes in its middle."""
+KEEP_EVERY_S = 2.0
+"""How old the state may become that is kept in memory, for a signal or an error in the middle of an iteration."""
 
 
 @dataclass
 class Counters:
-    """What a run counts; all of it comes from the data and is part of the checkpoint."""
+    """What a run counts; all of it comes from the data and is part of the checkpoint but where this process began."""
 
     env_steps: int = 0
     updates: int = 0
@@ -41,7 +42,9 @@ class Counters:
     window: EpisodeWindow = field(default_factory=EpisodeWindow)
 
     def get_state(self) -> dict[str, Any]:
-        return {**vars(self), "window": self.window.get_state()}
+        state = {**vars(self), "window": self.window.get_state()}
+        del state["resumed_from"]
+        return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         self.window.set_state(state["window"])
@@ -49,7 +52,7 @@ class Counters:
 
 
 class Run:
-    """One run in its folder. `train` takes it from where it stands to its end."""
+    """One run in its folder. `train` takes it from where it stands to its end; `close` ends its envs and processes."""
 
     def __init__(
         self,
@@ -80,9 +83,10 @@ class Run:
     def train(self) -> dict[str, Any]:
         """Iterate until the steps are done or something asks to stop; returns what result.json says."""
         with ExitStack() as stack:
-            stack.callback(self.close)
-            self.folder.write_processes(self.engine.processes())
             signals = stack.enter_context(Signals())
+            (self.folder.path / "result.json").unlink(missing_ok=True)  # what it says is past: a kill now leaves no result
+            self.folder.write_processes(self.engine.processes())
+            stack.callback(self.folder.write_processes, [])
             self._tensorboard = TensorBoard(self.folder.path / "tb", after=self.counters.env_steps)
             stack.callback(self._tensorboard.close)
             self._progress = Progress(self.config.steps, self.counters.env_steps, enabled=self._show_progress)
@@ -92,31 +96,41 @@ class Run:
                 callback.on_start(self)
             try:
                 stopped_by = self._iterate(signals)
+            except Interrupted:
+                self._finish("signal", "interrupted")
+                raise
             except Exception as error:
                 self._finish("error", "failed", error=f"{type(error).__name__}: {error}")
                 raise
-            self._save(restart=False)
+            if self._saved_at < self.counters.env_steps:
+                self._save(restart=False)
             return self._finish(stopped_by, "finished")
 
     def _iterate(self, signals: Signals) -> str:
-        before = self._snapshot(restart=False)
-        while True:
-            began = perf_counter()
+        """Iterate until there is a reason to stop; a run that was killed after its last iteration has one already."""
+        before, kept_at = self._snapshot(restart=False), perf_counter()
+        stopped_by = self._stop_reason(None)
+        while stopped_by is None:
             try:
                 with signals.interruptible():
-                    row, stopped_by = self._iteration(began)
-            except Interrupted as stop:
-                if before["counters"]["env_steps"] > self._saved_at:
-                    self._write(before)
-                raise self._interrupted(stop) from None
+                    row, stopped_by = self._iteration(perf_counter())
+            except BaseException:
+                self._fall_back(before)
+                raise
             if signals.pending is not None:
                 self._save(restart=False)
-                raise self._interrupted(Interrupted(signals.pending))
-            if stopped_by is not None:
-                return stopped_by
-            if self._crossed(self.config.checkpoint_every, row):
+                raise Interrupted(signals.pending)
+            if stopped_by is None and self._crossed(self.config.checkpoint_every, row):
                 self._save(restart=True)
-            before = self._snapshot(restart=False) if perf_counter() - began > LONG_ITERATION_S else before
+            if perf_counter() - kept_at > KEEP_EVERY_S:
+                before, kept_at = self._snapshot(restart=False), perf_counter()
+        return stopped_by
+
+    def _fall_back(self, before: dict[str, Any]) -> None:
+        """Save the state of a moment ago in the place of one that an iteration left half changed."""
+        if before["counters"]["env_steps"] > self._saved_at:
+            self.counters.set_state(before["counters"])
+            self._write(before)
 
     def _iteration(self, began: float) -> tuple[dict[str, Any], str | None]:
         counters = self.counters
@@ -223,7 +237,7 @@ class Run:
 
     def restore(self) -> bool:
         """Go back to the latest checkpoint, and the run's files with it; False if there is none yet."""
-        if not (self.folder.checkpoints / "latest").exists():
+        if not os.path.lexists(self.folder.checkpoints / "latest"):
             self.folder.cut_metrics(-1)
             return False
         parts, _ = checkpoint.load(self.folder.checkpoints / "latest")
@@ -241,10 +255,6 @@ class Run:
         self.engine.get(self.optimizer.learner.call("start_from", policy))
 
     # --- the end ---
-
-    def _interrupted(self, stop: Interrupted) -> Interrupted:
-        self._finish("signal", "interrupted")
-        return stop
 
     def _finish(self, stopped_by: str, status: str, **more: Any) -> dict[str, Any]:
         counters, seconds = self.counters, perf_counter() - self._began
@@ -276,4 +286,3 @@ class Run:
     def close(self) -> None:
         self.optimizer.close()
         self.engine.close()
-        self.folder.write_processes([])

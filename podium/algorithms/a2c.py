@@ -16,9 +16,9 @@ from podium.policies.torch import Minibatch, Out
 class A2CConfig(ActorCriticConfig):
     """A2C's own settings."""
 
-    fragment: int = setting(16, "steps per env in a sample", unit="steps", low=1)
-    lr: float | Schedule = setting(1e-3, "Adam's step size", low=0, high=10)
-    gae_lambda: float | Schedule = setting(0.95, "GAE's trade of bias for variance", low=0, high=1)
+    steps: int = setting(500_000, "end after the first iteration with this many env steps", unit="env steps", low=1)
+    fragment: int = setting(8, "steps per env in a sample", unit="steps", low=1)
+    lr: float | Schedule = setting(Schedule.parse("1e-3->0"), "Adam's step size", low=0, high=10)
 
 
 def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[str, Tensor]]:

@@ -20,6 +20,7 @@ from podium.policies.torch import Minibatch, Out
 class PGConfig(OnPolicyConfig):
     """PG's own settings; a fragment should hold several episodes."""
 
+    steps: int = setting(500_000, "end after the first iteration with this many env steps", unit="env steps", low=1)
     fragment: int = setting(512, "steps per env in a sample", unit="steps", low=1)
     lr: float | Schedule = setting(3e-3, "Adam's step size", low=0, high=10)
 
@@ -33,7 +34,7 @@ def returns_to_go(policy: Policy, batch: Batch, now: SimpleNamespace) -> Batch:
     done = (batch["terminated"] | batch["truncated"]).astype(np.float32)
     nothing = np.zeros_like(done)
     seen = returns.discounted(shaped_rewards(batch, now), nothing, done, done, now.gamma)
-    ended = np.flip(np.maximum.accumulate(np.flip(done, 0), axis=0), 0)
+    ended = np.ascontiguousarray(np.maximum.accumulate(done[::-1], axis=0)[::-1])
     return batch.with_columns(**{"return": seen, "weight": ended})
 
 

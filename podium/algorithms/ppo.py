@@ -17,11 +17,11 @@ from podium.policies.torch import Minibatch, Out
 class PPOConfig(ActorCriticConfig):
     """PPO's own settings; the defaults are for small classic control tasks."""
 
-    envs: int = setting(8, "envs per evaluator, stepped together", low=1)
+    steps: int = setting(100_000, "end after the first iteration with this many env steps", unit="env steps", low=1)
     fragment: int = setting(32, "steps per env in a sample", unit="steps", low=1)
     minibatch: int = setting(256, "rows per gradient step", unit="rows", low=1)
     epochs: int | Schedule = setting(20, "passes over each sample", low=1)
-    lr: float | Schedule = setting(1e-3, "Adam's step size", low=0, high=10)
+    lr: float | Schedule = setting(Schedule.parse("1e-3->0"), "Adam's step size", low=0, high=10)
     gamma: float | Schedule = setting(0.98, "discount per step", low=0, high=1)
     gae_lambda: float | Schedule = setting(0.8, "GAE's trade of bias for variance", low=0, high=1)
     clip: float | Schedule = setting(0.2, "how far the probability ratio may leave 1 with profit", low=0)
@@ -51,4 +51,18 @@ def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[
     return total, terms
 
 
-ALGORITHM = on_policy("ppo", PPOConfig, loss, advantages)
+PRESETS = {
+    "pendulum": {
+        "steps": 300_000,
+        "envs": 16,
+        "fragment": 64,
+        "epochs": 10,
+        "gamma": 0.9,
+        "gae_lambda": 0.95,
+        "normalize_obs": True,
+        "reward_scale": 0.1,
+    },
+    "memory": {"steps": 500_000, "memory": "lstm", "envs": 16, "fragment": 64, "epochs": 10, "gamma": 0.99},
+}
+
+ALGORITHM = on_policy("ppo", PPOConfig, loss, advantages, presets=PRESETS)

@@ -7,7 +7,7 @@ and nothing besides: no metrics, episode counts, checks, logs or checkpoints. No
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,12 @@ Act = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 class ActorCritic(nn.Module):
-    """Separate tanh networks of 64 and 64 units: the action's parameters, and the value."""
+    """Separate tanh networks of 64 and 64 units: the action's parameters, and the value. `free` log standard deviations
+    are learned beside them."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, free: int = 0) -> None:
         super().__init__()
+        self.log_std = nn.Parameter(torch.zeros(free)) if free else None
         self.policy = _mlp(inputs, outputs, 0.01)
         self.value = _mlp(inputs, 1, 1.0)
 
@@ -46,30 +48,31 @@ def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
 
 @dataclass(frozen=True)
 class Env:
-    """A vector env as it comes. With `resets_late` the step after an episode's end is no step of the game: its action is
-    ignored, and its observation begins the next episode."""
+    """A vector env as it comes, freshly reset to `first`. With `resets_late` the step after an episode's end is no step
+    of the game: its action is ignored, and its observation begins the next episode."""
 
     vector: Any
+    first: np.ndarray
     observation: Any
     action: Any
     n: int
     resets_late: bool
 
 
-def make_env(name: str, n: int, threads: int | None = None) -> Env:
+def make_env(name: str, n: int, args: Mapping[str, Any], seed: int = 0) -> Env:
     """A gymnasium id in its own vector class (or stepped one by one, if it has none), or `envpool:NAME`."""
     if name.startswith("envpool:"):
         import envpool
 
-        extra = {} if threads is None else {"num_threads": threads}
-        pool = envpool.make_gymnasium(name.removeprefix("envpool:"), num_envs=n, seed=0, **extra)
-        return Env(pool, pool.observation_space, pool.action_space, n, resets_late=True)
+        pool = envpool.make_gymnasium(name.removeprefix("envpool:"), num_envs=n, seed=seed, **args)
+        return Env(pool, pool.reset()[0], pool.observation_space, pool.action_space, n, resets_late=True)
     import gymnasium
 
     mode = "sync" if gymnasium.spec(name).vector_entry_point is None else "vector_entry_point"
-    vector = gymnasium.make_vec(name, num_envs=n, vectorization_mode=mode)
+    vector = gymnasium.make_vec(name, num_envs=n, vectorization_mode=mode, **args)
     late = vector.metadata["autoreset_mode"] == gymnasium.vector.AutoresetMode.NEXT_STEP
-    return Env(vector, vector.single_observation_space, vector.single_action_space, n, late)
+    first = vector.reset(seed=seed)[0]
+    return Env(vector, first, vector.single_observation_space, vector.single_action_space, n, late)
 
 
 def sample_choice(logits: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -94,7 +97,7 @@ def sample_normal(mean: Tensor, log_std: Tensor, rng: torch.Generator) -> tuple[
     return mean + log_std.exp() * noise, logp
 
 
-def actor(env: Env, network: nn.Module, rng: torch.Generator) -> Act:
+def actor(env: Env, network: Any, rng: torch.Generator) -> Act:
     """From observations to (action, log-probability, value)."""
     if hasattr(env.action, "n"):
 
@@ -103,11 +106,10 @@ def actor(env: Env, network: nn.Module, rng: torch.Generator) -> Act:
             return *sample_choice(logits, rng), value
 
         return choose
-    log_std = torch.zeros(math.prod(env.action.shape))
 
     def reach(obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, value = network(obs)
-        return *sample_normal(mean, log_std, rng), value
+        return *sample_normal(mean, network.log_std, rng), value
 
     return reach
 
@@ -123,8 +125,11 @@ def action_converter(space: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 def network_for(env: Env) -> ActorCritic:
     """The default networks for an env."""
-    outputs = int(env.action.n) if hasattr(env.action, "n") else math.prod(env.action.shape)
-    return ActorCritic(env.observation.shape[0], outputs)
+    inputs = env.observation.shape[0]
+    if hasattr(env.action, "n"):
+        return ActorCritic(inputs, int(env.action.n))
+    size = math.prod(env.action.shape)
+    return ActorCritic(inputs, size, free=size)
 
 
 class Sampling:
@@ -143,7 +148,7 @@ class Sampling:
         self.terminated, self.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
         self.resetting = np.zeros(shape, bool)
         self._over = np.zeros(env.n, bool)
-        self.next_obs = env.vector.reset()[0] if env.vector_seeds_itself else env.vector.reset(seed=seed)[0]
+        self.next_obs = env.first
 
     @torch.inference_mode()
     def collect(self) -> int:
@@ -195,7 +200,8 @@ class Rows:
     target: Tensor
 
     def take(self, index: Tensor) -> Rows:
-        return Rows(self.obs[index], self.action[index], self.logp[index], self.advantage[index], self.target[index])
+        columns = (self.obs, self.action, self.logp, self.advantage, self.target)
+        return Rows(*(column.index_select(0, index) for column in columns))
 
 
 def ppo_loss(network: nn.Module, rows: Rows, settings: PPOSettings) -> Tensor:

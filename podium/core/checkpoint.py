@@ -214,7 +214,7 @@ def _read_part(place: Path, name: str, sums: dict[str, str]) -> Tree:
     try:
         structure = json.loads((place / f"{name}.json").read_bytes())
         arrays = load_file(place / f"{name}.safetensors") if "safetensors" in sums else {}
-    except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"{place}: part {name!r} can't be read: {error}") from None
     return _decoded(place, f"part {name!r}", structure, arrays)
 

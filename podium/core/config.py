@@ -116,7 +116,7 @@ class Config:
     def _check_read(self, name: str, field: dataclasses.Field[Any]) -> None:
         only = field.metadata["only"]
         if only is not None and getattr(self, only[0]) not in only[1] and getattr(self, name) != field.default:
-            wanted = " or ".join(f"{flag(only[0])} {value}" for value in only[1])
+            wanted = " or ".join(f"{flag(only[0])} {show(value)}" for value in only[1])
             raise ConfigError(
                 f"{flag(name)} {show(getattr(self, name))} would not be read: {flag(only[0])} is "
                 f"{show(getattr(self, only[0]))}, and it goes with {wanted}"

@@ -65,7 +65,7 @@ class ProcessVector:
                 f"{self._name} can't be sent to env processes; define it at a module's top level"
             ) from error
         context = multiprocessing.get_context("spawn")
-        # A worker inherits the blocked signal, so that Ctrl-C reaches it at no moment of its start.
+        # A worker inherits the blocked signal: from its start on, Ctrl-C is the parent's to handle.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for part in self._slices:
@@ -202,7 +202,6 @@ class ProcessVector:
 
 def work(conn: Any, spec: EnvSpec, start: int, stop: int) -> None:
     """A worker's life: build its slice of the envs, then answer until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         source = resolve(spec)

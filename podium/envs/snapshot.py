@@ -146,6 +146,7 @@ def _restore_mujoco(env: Any, layer: dict[str, Any]) -> None:
     kind = mujoco.mjtState.mjSTATE_INTEGRATION
     mujoco.mj_setState(env.model, env.data, layer["mujoco"], kind)
     mujoco.mj_forward(env.model, env.data)
+    # Some versions move the solver's warm start in `mj_forward`, and it belongs to the state.
     mujoco.mj_setState(env.model, env.data, layer["mujoco"], kind)
     for name, value in layer["derived"].items():
         getattr(env.data, name)[:] = value

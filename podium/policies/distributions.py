@@ -15,6 +15,8 @@ from podium.core.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete
 
 LOG_2PI = math.log(2 * math.pi)
 ILLEGAL = -1e9
+EDGE = 1e-6
+"""How near to its bounds, as a share, a squashed action is told apart from them."""
 
 
 class Family(Protocol):
@@ -129,11 +131,19 @@ class Gaussian:
         logp = -0.5 * (noise * noise).sum(-1) - log_std.sum(-1) - 0.5 * self.d * LOG_2PI
         return logp, log_std.sum(-1) + 0.5 * self.d * (1.0 + LOG_2PI)
 
+    def moved(self, params: Tensor, action: Tensor) -> Tensor:
+        """The same actions as functions of the parameters: mean plus deviation times the noise that made them."""
+        mean, log_std = self._split(params)
+        noise = ((action.reshape(mean.shape) - mean) * (-log_std).exp()).detach()
+        return mean + log_std.exp() * noise
+
 
 class SquashedGaussian:
     """A normal distribution squeezed through tanh onto the action bounds, with the log-probability of the result.
 
-    The entropy has no closed form: `log_prob` gives the sample estimate, minus the action's log-probability.
+    The log-probability is always worked out from the action as it is stored, so that acting and learning agree to the
+    last bit also where tanh saturates. The entropy has no closed form: its estimate at the sampled noise moves with the
+    parameters, since the gradient of minus the log-probability of given actions averages to nothing.
     """
 
     def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
@@ -142,8 +152,12 @@ class SquashedGaussian:
         self.center = torch.as_tensor((high + low) / 2, dtype=torch.float32)
         self.scale = torch.as_tensor((high - low) / 2, dtype=torch.float32)
 
-    def _stretch(self, raw: Tensor) -> Tensor:
+    def _squash(self, raw: Tensor) -> Tensor:
         return self.center.to(raw.device) + self.scale.to(raw.device) * raw.tanh()
+
+    def _unsquash(self, action: Tensor) -> Tensor:
+        unit = (action - self.center.to(action.device)) / self.scale.to(action.device)
+        return unit.clamp(-1 + EDGE, 1 - EDGE).atanh()
 
     def _volume(self, raw: Tensor) -> Tensor:
         """log |d action / d raw|, in the form that stays finite where tanh saturates."""
@@ -152,18 +166,17 @@ class SquashedGaussian:
         return (log_slope + self.scale.to(raw.device).log().reshape(1, -1)).sum(-1)
 
     def sample(self, params: Tensor, mask: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        raw, logp = self.gaussian.sample(params, mask, rng)
-        return self._stretch(raw), logp - self._volume(raw)
+        action = self._squash(self.gaussian.sample(params, mask, rng)[0])
+        return action, self.log_prob(params, action, mask)[0]
 
     def mode(self, params: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        raw, logp = self.gaussian.mode(params, mask)
-        return self._stretch(raw), logp - self._volume(raw)
+        action = self._squash(self.gaussian.mode(params, mask)[0])
+        return action, self.log_prob(params, action, mask)[0]
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        unit = ((action - self.center.to(action.device)) / self.scale.to(action.device)).clamp(-1 + 1e-6, 1 - 1e-6)
-        raw = unit.atanh()
-        logp = self.gaussian.log_prob(params, raw, mask)[0] - self._volume(raw)
-        return logp, -logp
+        raw = self._unsquash(action)
+        logp, entropy = self.gaussian.log_prob(params, raw, mask)
+        return logp - self._volume(raw), entropy + self._volume(self.gaussian.moved(params, raw))
 
 
 def family_for(space: Leaf, squash: bool = False) -> Family:

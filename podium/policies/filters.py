@@ -23,6 +23,8 @@ class RunningMoments:
 
     def merge(self, count: float, mean: np.ndarray, squares: np.ndarray) -> None:
         """Add the moments of other rows."""
+        if not count:
+            return
         total = self.count + count
         delta = mean - self.mean
         self.squares = self.squares + squares + np.square(delta) * (self.count * count / total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from podium.core.errors import UsageError
-from podium.core.spaces import Box, Discrete, Leaf, MultiDiscrete, Space, leaves
+from podium.core.spaces import Box, Discrete, Leaf, MultiDiscrete, Space, leaves, unflatten
 
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 State = dict[str, Tensor]
@@ -117,9 +118,8 @@ class UserModel(Model):
     def forward(
         self, obs: Mapping[str, Tensor], state: State | None = None, start: Tensor | None = None
     ) -> tuple[Tensor, Tensor, State]:
-        from podium.core.spaces import unflatten
-
-        out = self.module(unflatten(self.space, obs, "obs"))
+        singles = {path: part.float() if part.is_floating_point() else part for path, part in obs.items()}
+        out = self.module(unflatten(self.space, singles, "obs"))
         params, value = out if isinstance(out, tuple) else (out, out.new_zeros(len(out)))
         if self.free is not None:
             params = torch.cat([params, self.free.expand(len(params), -1)], -1)
@@ -186,7 +186,7 @@ class Encoder(nn.Module):
             return nn.functional.one_hot(x.long(), leaf.n).float()
         if isinstance(leaf, MultiDiscrete):
             return torch.cat([nn.functional.one_hot(x[..., i].long(), n).float() for i, n in enumerate(leaf.nvec)], -1)
-        return x.float().flatten(x.dim() - len(leaf.shape)) if len(leaf.shape) != 1 else x.float()
+        return x.float() if len(leaf.shape) == 1 else x.float().reshape(*x.shape[: x.dim() - len(leaf.shape)], -1)
 
 
 class NatureCNN(nn.Module):
@@ -195,7 +195,7 @@ class NatureCNN(nn.Module):
     def __init__(self, leaf: Leaf) -> None:
         super().__init__()
         shape = leaf.shape if len(leaf.shape) == 3 else (1, *leaf.shape)
-        self.channels_last = shape[0] > shape[2]
+        self.channels_last = shape[1] != shape[2] and (shape[0] == shape[1] or shape[0] > shape[2])
         channels, height, width = (shape[2], shape[0], shape[1]) if self.channels_last else shape
         self.dims = len(leaf.shape)
         layers = [(32, 8, 4), (64, 4, 2), (64, 3, 1)] if min(height, width) >= 36 else [(32, 3, 1), (64, 3, 2)]
@@ -237,8 +237,9 @@ def _module_name(path: str) -> str:
 
 
 def user_module(given: Any, space: Space, outputs: int) -> nn.Module:
-    """A module, or a function `(space, outputs) -> module`, as a module."""
-    module = given if isinstance(given, nn.Module) else given(space, outputs)
+    """A module, or a function `(space, outputs) -> module`, as a module. One that was given as it is gets copied: every
+    policy has parameters of its own."""
+    module = copy.deepcopy(given) if isinstance(given, nn.Module) else given(space, outputs)
     if not isinstance(module, nn.Module):
         raise UsageError(f"the model function returned {type(module).__name__}, expected a torch nn.Module")
     return module

@@ -70,12 +70,12 @@ class Loaded:
         """Minibatches, with the fragment's envs that each covers if the policy is recurrent."""
         if self.recurrent:
             envs = np.arange(self.batch.width)
-            for part in split_rows(envs, max(1, (size or self.batch.steps) // self.batch.length), rng):
+            for part in split_rows(envs, max(1, (size or self.batch.length * self.batch.width) // self.batch.length), rng):
                 rows = np.flatnonzero(self.batch["valid"][:, part])
                 yield Minibatch(self.columns, _sequence_gather(part, rows)), part
             return
         whole = len(self._rows) == self.batch.length * self.batch.width
-        for rows in split_rows(self._rows, size or len(self._rows), rng):
+        for rows in split_rows(self._rows, size or max(1, len(self._rows)), rng):
             if whole and len(rows) == len(self._rows):
                 yield Minibatch(self._flat, lambda column: column), None
             else:
@@ -203,6 +203,8 @@ class TorchPolicy:
                 gradient, report = self._gradient(loaded, minibatch, envs, now)
                 self._step(gradient if reduce is None else self._reduced(gradient, reduce), now)
                 reports.append(report)
+            if not reports:  # every row was a reset row: nothing to learn from
+                break
             steps += len(reports)
             epochs += 1
             if sgd.stop_above is not None and _mean(reports, sgd.stop_above[0]) > sgd.stop_above[1]:
@@ -211,7 +213,7 @@ class TorchPolicy:
         self._observe(loaded.batch)
         self.version += 1
         self.progress = sgd.progress
-        last_pass = {name: _mean(reports, name) for name in reports[0]}
+        last_pass = {name: _mean(reports, name) for name in reports[0]} if reports else {}
         return Learned({**last_pass, "lr": now.lr, "gradient_steps": float(steps), "epochs": float(epochs)})
 
     def gradients(self, batch: Batch | Loaded, sgd: Sgd) -> tuple[np.ndarray, dict[str, float]]:

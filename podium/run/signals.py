@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
@@ -36,8 +36,8 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            handlers = {signal.SIGINT: self._asked, signal.SIGTERM: self._asked, signal.SIGALRM: self._too_long}
-            self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._take(number, self._asked)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -54,13 +54,18 @@ class Signals:
             yield
         finally:
             self._may_give_up = False
-            if self._before:
+            if self.pending is not None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _take(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
+        before = signal.signal(number, handler)
+        self._before[number] = signal.SIG_DFL if before is None else before  # None: one that Python can't put back
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         if self.pending is not None:
             os._exit(128 + number)
         self.pending = number
+        self._take(signal.SIGALRM, self._too_long)  # until now an alarm was the user's own
         if self._may_give_up:
             signal.setitimer(signal.ITIMER_REAL, GRACE_S)
 

@@ -31,5 +31,11 @@ class Recorder:
         """The env as it looks now."""
         self._writer.append_data(env.render())
 
-    def close(self) -> None:
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Finish the file; what failed leaves none."""
         self._writer.close()
+        if error is not None:
+            self._target.unlink(missing_ok=True)

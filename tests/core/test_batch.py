@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podium.core.batch import Batch, Finals, concat, empty_aligned, split_rows, under
+from podium.core.batch import Batch, Finals, concat, empty_aligned, split_rows
+from podium.core.spaces import under
 
 few = settings(max_examples=60, deadline=None)
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podium.core.config import Config, Schedule, Scheduled, flag, setting
+from podium.core.config import Config, Schedule, flag, setting
 from podium.core.errors import ConfigError, UsageError
 
 
 @dataclass(frozen=True)
 class Settings(Config):
-    lr: Scheduled = setting(1e-3, "step size", above=0)
-    clip: Scheduled = setting(0.2, "how far a ratio may move", low=0, high=1)
+    lr: float | Schedule = setting(1e-3, "step size", above=0)
+    clip: float | Schedule = setting(0.2, "how far a ratio may move", low=0, high=1)
     epochs: int = setting(4, "passes over a sample", unit="passes", low=1)
     gamma: float = setting(0.99, "discount", low=0, high=1)
     hidden: tuple[int, ...] = setting((64, 64), "layer widths", low=1)
@@ -27,6 +27,8 @@ class Settings(Config):
     normalize: bool = setting(True, "normalize advantages")
     device: str = setting("cpu", "where to learn")
     network: Literal["mlp", "lstm"] = setting("mlp", "kind of network")
+    stay: bool = setting(False, "keep going")
+    after: float = setting(0.5, "how long", only=("stay", [True]))
     sequence: int = setting(16, "steps of a sequence", low=1, only=("network", ["lstm"]))
 
     def check(self) -> None:
@@ -77,7 +79,7 @@ def test_lists() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    assert refusal(gama=0.9) == "unknown setting --gama; did you mean 'gamma'?"
+    assert refusal(gama=0.9) == "unknown setting --gama; did you mean '--gamma'?"
     assert refusal(xyzzy=1) == "unknown setting --xyzzy"
     assert issubclass(ConfigError, UsageError) and UsageError.exit_code == 2
     assert flag("target_kl") == "--target-kl"
@@ -93,7 +95,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
         ("epochs", "2.5", "--epochs is '2.5', expected a whole number from 1 (passes)"),
         ("epochs", "inf", "--epochs is 'inf', expected a whole number from 1 (passes)"),
         ("epochs", float("inf"), "--epochs is 'inf', expected a whole number from 1 (passes)"),
-        ("epochs", True, "--epochs is 'True', expected a whole number from 1 (passes)"),
+        ("epochs", True, "--epochs is 'true', expected a whole number from 1 (passes)"),
         ("lr", 0, "--lr is '0', expected a number above 0, or a schedule such as 0.1->0"),
         ("lr", [1], "--lr is '1', expected a number above 0, or a schedule such as 0.1->0"),
         ("target_kl", -1, "--target-kl is '-1', expected a number above 0, or none"),
@@ -116,6 +118,7 @@ def test_bounds_belong_to_the_range_and_above_does_not() -> None:
 def test_a_setting_that_nothing_would_read_is_refused() -> None:
     assert build(network="lstm", sequence=8).sequence == 8
     assert build(sequence=16).sequence == 16  # what it is anyway
+    assert refusal(after=1) == "--after 1.0 would not be read: --stay is false, and it goes with --stay true"
     assert refusal(sequence=8) == "--sequence 8 would not be read: --network is mlp, and it goes with --network lstm"
 
 
@@ -186,5 +189,5 @@ def test_replace_checks_as_build_does() -> None:
     assert config.epochs == 4
     with pytest.raises(ConfigError, match="would not be read"):
         config.replace(network="mlp")
-    with pytest.raises(ConfigError, match="unknown setting --epoch; did you mean 'epochs'"):
+    with pytest.raises(ConfigError, match="unknown setting --epoch; did you mean '--epochs'"):
         config.replace(epoch=3)

@@ -183,7 +183,7 @@ def run(name: str, case: Case, convert: Callable[[Any], Any] = lambda array: arr
 @settings(max_examples=60, deadline=None)
 @given(cases())
 def test_all_agree_with_their_definitions(case: Case) -> None:
-    close = {"rtol": 1e-9, "atol": 1e-9}
+    close: Any = {"rtol": 1e-9, "atol": 1e-9}
     whole = per_step(case, lambda c, t, n: sum_of(c, t, n, left(c, t, n)))
     np.testing.assert_allclose(run("discounted", case), whole, **close)
     some = per_step(case, lambda c, t, n: sum_of(c, t, n, left(c, t, n)[: c["n"]]))
@@ -199,7 +199,7 @@ def test_all_agree_with_their_definitions(case: Case) -> None:
 def test_limits_meet(case: Case) -> None:
     discounted = run("discounted", case)
     td_target = case["rewards"] + case["gamma"] * np.where(case["terminated"], 0.0, case["next_values"])
-    close = {"rtol": 1e-9, "atol": 1e-9}
+    close: Any = {"rtol": 1e-9, "atol": 1e-9}
     np.testing.assert_allclose(run("gae", case, lam=1.0), discounted - case["values"], **close)
     np.testing.assert_allclose(run("gae", case, lam=0.0), td_target - case["values"], **close)
     np.testing.assert_allclose(run("n_step", case, n=1), td_target, **close)

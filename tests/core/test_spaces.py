@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ many = settings(max_examples=80, deadline=None)
 
 @st.composite
 def boxes(draw: st.DrawFn) -> Box:
-    dtype = np.dtype(
+    dtype: Any = np.dtype(
         draw(st.sampled_from(["uint8", "int32", "int64", "uint64", "float16", "float32", "float64", "bool"]))
     )
     shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))

@@ -209,6 +209,13 @@ class MaskInObservation(gymnasium.Env):
         }
 
 
+def masks_same(num_envs: int) -> gymnasium.vector.VectorEnv:
+    def single() -> gymnasium.Env:
+        return gymnasium.wrappers.TimeLimit(MaskInObservation(), 2)
+
+    return SyncVectorEnv([single] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
 class MaskByMethod(gymnasium.Env):
     """MultiDiscrete actions (2 and 3 choices) with a method that tells which are legal."""
 

@@ -31,11 +31,12 @@ def test_the_step_after_the_end_is_a_reset() -> None:
 
 
 def test_actions_beyond_the_bounds_count_as_the_bounds() -> None:
+    """HalfCheetah charges for the size of an action as it was given."""
     results = []
-    for push in (2.0, 50.0):
-        env = make(EnvSpec("envpool:Pendulum-v1"), 2)
+    for push in (1.0, 50.0):
+        env = make(EnvSpec("envpool:HalfCheetah-v5"), 2)
         env.reset([1, 2])
-        results.append(env.step(np.full((2, 1), push, np.float32)))
+        results.append(env.step(np.full((2, 6), push, np.float32)))
     np.testing.assert_array_equal(results[0].reward, results[1].reward)
     np.testing.assert_array_equal(results[0].obs["obs"], results[1].obs["obs"])
 

@@ -100,6 +100,23 @@ def test_an_env_that_does_not_begin_anew_is_refused() -> None:
         make(EnvSpec("sample_envs:counting_disabled"), 2)
 
 
+def test_nested_observations_masks_and_ends() -> None:
+    env = make(EnvSpec("sample_envs:masks_same"), 2)
+    assert env.masked and env.autoreset == "same"
+    assert env.reset([0, 1])["mask"].tolist() == [[True, False, False]] * 2
+    stepped = env.step(np.array([0, 0]))
+    assert stepped.obs["mask"].tolist() == [[False, True, False]] * 2 and stepped.final_rows is None
+    stepped = env.step(np.array([1, 1]))
+    assert stepped.final_rows is not None and stepped.final_rows.tolist() == [0, 1] and stepped.truncated.all()
+    assert stepped.finals is not None and set(stepped.finals) == {"obs/observation"}
+    assert stepped.finals["obs/observation"].tolist() == [[2], [2]]
+    assert stepped.obs["obs/observation"].tolist() == [[0], [0]] and stepped.obs["mask"][0].tolist() == [
+        True,
+        False,
+        False,
+    ]
+
+
 def test_the_video_of_a_vector() -> None:
     env = make(EnvSpec("CartPole-v1"), 2, render=True)
     env.reset([0, 1])

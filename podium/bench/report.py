@@ -1,0 +1,177 @@
+"""A benchmark's report: rows, targets and the machine, as JSON, a plot and a table."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from podium.bench.measure import THREADS
+from podium.core.errors import UsageError
+from podium.run.folder import to_json, write_atomically
+
+OURS = "podium"
+PACKAGES = ("podium", "torch", "numpy", "gymnasium", "envpool", "stable_baselines3")
+
+
+@dataclass(frozen=True)
+class Target:
+    """How many times the speed of another contender is to be reached."""
+
+    against: str
+    least: float
+
+
+@dataclass
+class Measured:
+    """What one case came to: each contender's runs, and the targets that hold for it."""
+
+    case: str
+    runs: Mapping[str, Sequence[float]]
+    targets: Sequence[Target] = ()
+
+
+@dataclass
+class Report:
+    """Everything that one benchmark run found."""
+
+    kind: str
+    words: Sequence[str]
+    cases: list[Measured] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Something that a reader of the figures must know, told at once and kept in the report."""
+        self.notes.append(text)
+        print(f"podium: {text}", file=sys.stderr)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": shlex.join(["podium", "bench", *self.words]),
+            "machine": machine(),
+            "rows": [row for case in self.cases for row in _rows(case)],
+            "targets": [target for case in self.cases for target in _targets(case)],
+            "notes": self.notes,
+        }
+
+
+def _rows(measured: Measured) -> list[dict[str, Any]]:
+    medians = {name: median(runs) for name, runs in measured.runs.items()}
+    return [
+        {
+            "case": measured.case,
+            "contender": name,
+            "unit": "steps/s",
+            "median": medians[name],
+            "runs": list(runs),
+            "ratio_to": {other: medians[name] / medians[other] for other in medians if other != name},
+        }
+        for name, runs in measured.runs.items()
+    ]
+
+
+def _targets(measured: Measured) -> list[dict[str, Any]]:
+    """Each target with what was reached; neither a value nor a verdict where the other was not measured."""
+    found = []
+    for target in measured.targets:
+        value = None
+        if target.against in measured.runs:
+            value = median(measured.runs[OURS]) / median(measured.runs[target.against])
+        found.append(
+            {
+                "case": measured.case,
+                "what": f"{OURS} / {target.against}",
+                "target": target.least,
+                "value": value,
+                "met": None if value is None else value >= target.least,
+            }
+        )
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on besides the code."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "threads": THREADS,
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_out(out: Path) -> None:
+    """Refuse a file that can't be written before anything is measured."""
+    if out.suffix != ".json":
+        raise UsageError(f"--out is {str(out)!r}, expected a name that ends in .json")
+    if out.is_dir():
+        raise UsageError(f"--out is {str(out)!r}, which is a folder, expected a file")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"can't write to {out.parent}: {error.strerror or error}") from None
+    if not os.access(out.parent, os.W_OK):
+        raise UsageError(f"can't write to {out.parent}: no permission")
+
+
+def publish(report: Report, out: Path, as_json: bool) -> None:
+    """Write the JSON and its plot, and print either the JSON or tables."""
+    from podium.run.plot import plot_runs
+
+    content = report.to_json()
+    write_atomically(out, to_json(content, indent=2) + "\n")
+    plot = plot_runs([out])
+    if as_json:
+        print(to_json(content))
+        return
+    _print(content)
+    print(f"\n  report  {out}\n  plot    {plot}")
+
+
+def _print(content: Mapping[str, Any]) -> None:
+    from podium.run.table import table
+
+    rows = [
+        {
+            **row,
+            row["unit"]: row["median"],
+            "lowest": min(row["runs"]),
+            "highest": max(row["runs"]),
+            **{f"to {other}": value for other, value in row["ratio_to"].items()},
+        }
+        for row in content["rows"]
+    ]
+    others = dict.fromkeys(name for row in rows for name in row if name.startswith("to ") and name != f"to {OURS}")
+    table(rows, ["case", "contender", rows[0]["unit"], "lowest", "highest", *others])
+    if content["targets"]:
+        print()
+        verdict = {True: "met", False: "missed", None: "not measured"}
+        targets = [{**t, "target": f">= {t['target']:g}", "met": verdict[t["met"]]} for t in content["targets"]]
+        table(targets, ["case", "what", "value", "target", "met"])
