@@ -169,10 +169,10 @@ def evaluate(
     player = load(folder, checkpoint_name, algo)
     _, spec, config = settings_of(RunFolder.open(folder), env, algo)
     base = config.seed if seed is None else seed
-    vector = make(spec, min(episodes, 1 if video else 16), render=video is not None)
     with ExitStack() as stack:
-        stack.callback(vector.close)
         recorder = stack.enter_context(Recorder(video)) if video is not None else None
+        vector = make(spec, min(episodes, 1 if video else 16), render=video is not None)
+        stack.callback(vector.close)
         seeds = [integer(base, "evaluate", i) for i in range(vector.n)]
         played = play(
             vector, player.policy, episodes, seeds, stochastic, recorder.frame if recorder is not None else None

@@ -1,0 +1,34 @@
+"""Put the parts together by hand: an engine, an evaluator, an optimizer, and a loop that you own."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from podium import algorithms
+from podium.core.metrics import EpisodeWindow
+from podium.engine.local import LocalEngine
+from podium.envs.make import EnvSpec, make, spaces_of
+from podium.evaluation.evaluator import Evaluator
+from podium.optimizers.sync_samples import SyncSamples
+from podium.policies.base import Sgd
+
+if __name__ == "__main__":
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 30_000
+    ppo = algorithms.get("ppo")
+    config = ppo.configure(None, {"lr": "1e-3->0", "seed": 1})
+    spec = EnvSpec("CartPole-v1")
+    engine = LocalEngine()
+    make_policy = partial(ppo.policy, config, *spaces_of(spec), config.seed)
+    learner = engine.spawn(Evaluator, make_policy, None, seed=1)
+    samplers = [engine.spawn(Evaluator, make_policy, partial(make, spec, 4), seed=1, index=i) for i in (1, 2)]
+    optimizer = SyncSamples(
+        engine, learner, samplers, 64, lambda progress, update: Sgd(progress, update, epochs=10, minibatch=128)
+    )
+    window, done = EpisodeWindow(), 0
+    while done < steps:
+        step = optimizer.step(progress=done / steps)
+        done += step.env_steps
+        window.add(*zip(*step.episodes, strict=True) if step.episodes else ((), ()))
+    print(f"{done:,} steps, {window.episodes} episodes, return {window.mean:.1f}, {step.metrics.values()['lr']:.5f} lr")
+    optimizer.close()
