@@ -16,7 +16,7 @@ from podium.policies.base import Sgd
 if __name__ == "__main__":
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 30_000
     ppo = algorithms.get("ppo")
-    config = ppo.configure(None, {"lr": "1e-3->0", "seed": 1})
+    config = ppo.configure(None, {"lr": "2e-3->0", "seed": 1})
     spec = EnvSpec("CartPole-v1")
     engine = LocalEngine()
     make_policy = partial(ppo.policy, config, *spaces_of(spec), config.seed)

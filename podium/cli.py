@@ -35,6 +35,15 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}{hint}")
 
 
+class Once(argparse.Action):
+    """A flag with a value that may be given once."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if getattr(namespace, self.dest) != self.default:
+            raise UsageError(f"{option_string} is given twice")
+        setattr(namespace, self.dest, values)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -46,14 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, line = error.exit_code, str(error)
         trace: BaseException = error
     except KeyboardInterrupt as stop:
-        code, line = getattr(stop, "exit_code", 128 + signal.SIGINT), str(stop) or "interrupted"
+        code, line = getattr(stop, "exit_code", 128 + signal.SIGINT), (str(stop) or "interrupted") + _notes(stop)
         trace = stop
     except BrokenPipeError:
         sys.stderr.close()
         return 1
     except Exception as error:
-        notes = "; ".join(getattr(error, "__notes__", []))
-        code, line = 1, f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
+        code, line = 1, f"{type(error).__name__}: {error}{_notes(error)}"
         trace = error
     if debug:
         import traceback
@@ -61,6 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exception(trace)
     print("podium: " + " ".join(line.split()), file=sys.stderr)
     return code
+
+
+def _notes(error: BaseException) -> str:
+    """Where it happened, or what to do next, as far as that was noted."""
+    notes = "; ".join(getattr(error, "__notes__", []))
+    return f" ({notes})" if notes else ""
 
 
 def _dispatch(words: list[str]) -> int:
@@ -72,14 +86,15 @@ def _dispatch(words: list[str]) -> int:
         return 0
     command, *rest = words
     if command not in COMMANDS:
-        raise UsageError(f"unknown command {command!r}{did_you_mean(command, COMMANDS)} known: {', '.join(COMMANDS)}")
+        hint = did_you_mean(command, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
+        raise UsageError(f"unknown command {command!r}{hint}")
     return COMMANDS[command](rest)
 
 
 def _train(words: list[str]) -> int:
     parser = Parser(prog="podium train", add_help=False, allow_abbrev=False)
     for name in ("--out", "--from", "--preset", "--seeds", "--wandb"):
-        parser.add_argument(name)
+        parser.add_argument(name, action=Once)
     parser.add_argument("--env-arg", action="append", default=[])
     for name in ("--overwrite", "--json", "--quiet", "--help", "-h"):
         parser.add_argument(name, action="store_true")
@@ -97,7 +112,7 @@ def _train(words: list[str]) -> int:
         algo=algo,
         env=env,
         settings=settings,
-        env_args=dict(_key_value(pair) for pair in own.env_arg),
+        env_args=_env_args(own.env_arg),
         out=own.out,
         overwrite=own.overwrite,
         preset=own.preset,
@@ -105,6 +120,7 @@ def _train(words: list[str]) -> int:
         seeds=_seeds(own.seeds) if own.seeds is not None else None,
         wandb=own.wandb,
         quiet=own.quiet,
+        flags=[flag for action in parser._actions for flag in action.option_strings],
     )
     return train_command(request, own.json)
 
@@ -127,6 +143,16 @@ def _split_settings(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
             raise UsageError(f"--{name} is given twice")
         settings[key] = value
     return names, settings
+
+
+def _env_args(pairs: Sequence[str]) -> dict[str, Any]:
+    args: dict[str, Any] = {}
+    for pair in pairs:
+        key, value = _key_value(pair)
+        if key in args:
+            raise UsageError(f"--env-arg {key} is given twice")
+        args[key] = value
+    return args
 
 
 def _key_value(pair: str) -> tuple[str, Any]:

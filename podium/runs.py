@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from podium.core.errors import PodiumError, UsageError
+from podium.core.errors import ConfigError, PodiumError, UsageError, did_you_mean
 from podium.run.folder import RunFolder, default_path, to_json
 
 
 @dataclass
 class TrainRequest:
-    """What `podium train` was asked for."""
+    """What `podium train` was asked for; `flags` are those that are no settings of the algorithm."""
 
     algo: str | None
     env: str | None
@@ -29,6 +32,26 @@ class TrainRequest:
     seeds: list[int] | None = None
     wandb: str | None = None
     quiet: bool = False
+    flags: Sequence[str] = ()
+
+
+@contextlib.contextmanager
+def json_alone() -> Iterator[None]:
+    """While it lasts, what envs and libraries print goes to stderr, so that stdout holds the JSON alone."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def for_people() -> contextlib.AbstractContextManager[None]:
+    """While it lasts, anything may print."""
+    return contextlib.nullcontext()
 
 
 def train_command(request: TrainRequest, as_json: bool) -> int:
@@ -37,19 +60,37 @@ def train_command(request: TrainRequest, as_json: bool) -> int:
         _inherit(request)
     if request.algo is None or request.env is None:
         raise UsageError("expected `podium train ALGO ENV`, such as `podium train ppo CartPole-v1`")
-    if request.seeds is None:
-        figures = _train_one(request, request.out, request.settings)
-        return _report([figures], as_json, many=False)
+    with json_alone() if as_json else for_people():
+        _check_known(request)
+        runs = [_train_one(request, request.out, request.settings)] if request.seeds is None else _train_seeds(request)
+    return _report(runs, as_json, many=request.seeds is not None)
+
+
+def _train_seeds(request: TrainRequest) -> list[dict[str, Any]]:
+    """A run for each seed, once it is known that every folder is free."""
+    assert request.algo is not None and request.env is not None and request.seeds is not None
     if "seed" in request.settings:
         raise UsageError("--seed and --seeds can't go together")
-    root = (
-        Path(request.out) if request.out else default_path(request.algo, request.env, request.seeds[0]).with_suffix("")
-    )
-    runs = []
-    for seed in request.seeds:
-        runs.append(_train_one(request, str(root / f"seed-{seed}"), {**request.settings, "seed": seed}))
-    _draw([Path(run["folder"]) for run in runs], root / "plot.png")
-    return _report(runs, as_json, many=True)
+    root = Path(request.out) if request.out else default_path(request.algo, request.env, request.seeds[0])
+    folders = {seed: root / f"seed-{seed}" for seed in request.seeds}
+    for folder in folders.values():
+        RunFolder(folder).check_free(request.overwrite)
+    runs = [_train_one(request, str(path), {**request.settings, "seed": seed}) for seed, path in folders.items()]
+    _draw(list(folders.values()), root / "plot.png")
+    return runs
+
+
+def _check_known(request: TrainRequest) -> None:
+    """Refuse what is neither a setting of the algorithm nor a flag of the command, with the nearest of both."""
+    from podium import algorithms
+    from podium.core.config import flag
+
+    assert request.algo is not None
+    fields = dataclasses.fields(algorithms.get(request.algo).config)
+    known = [flag(field.name) for field in fields if not field.metadata["internal"]]
+    for name in map(flag, request.settings):
+        if name not in known:
+            raise ConfigError(f"unknown setting {name}{did_you_mean(name, [*known, *request.flags])}")
 
 
 def _inherit(request: TrainRequest) -> None:
@@ -59,6 +100,8 @@ def _inherit(request: TrainRequest) -> None:
     algo, env = config.pop("algo"), config.pop("env")
     config.pop("from", None)
     if request.algo in (None, algo) and request.env in (None, env):
+        if request.preset is not None:
+            raise UsageError(f"--preset and --from can't go together: the settings are those of {request.start_from}")
         env_args = config.pop("env_args", {})
         request.settings = {**config, **request.settings}
         request.env_args = {**env_args, **request.env_args}
@@ -123,25 +166,28 @@ def resume_command(folder: str, steps: str | None, quiet: bool, as_json: bool) -
     """Go on with a run; one that is finished says so."""
     from podium import api
 
-    before = RunFolder.open(folder).read_result()
-    result = api.resume(folder, steps, progress=not quiet)
-    if result.figures == before:
-        print(f"{folder} is finished: add --steps N to go on", file=sys.stderr)
-    return _report([_with_plot(result.folder, result.figures)], as_json, many=False)
+    with json_alone() if as_json else for_people():
+        before = RunFolder.open(folder).read_result()
+        result = api.resume(folder, steps, progress=not quiet)
+        if result.figures == before:
+            print(f"{folder} is finished: add --steps N to go on", file=sys.stderr)
+        figures = _with_plot(result.folder, result.figures)
+    return _report([figures], as_json, many=False)
 
 
 def evaluate_command(own: argparse.Namespace) -> int:
     """Play with a run's policy and print what it got."""
     from podium import api
 
-    played = api.evaluate(
-        own.dir,
-        own.episodes,
-        checkpoint_name=own.checkpoint,
-        stochastic=own.stochastic,
-        seed=own.seed,
-        video=own.video,
-    )
+    with json_alone() if own.json else for_people():
+        played = api.evaluate(
+            own.dir,
+            own.episodes,
+            checkpoint_name=own.checkpoint,
+            stochastic=own.stochastic,
+            seed=own.seed,
+            video=own.video,
+        )
     if own.json:
         print(to_json(played))
         return 0

@@ -84,7 +84,9 @@ class Run:
         """Iterate until the steps are done or something asks to stop; returns what result.json says."""
         with ExitStack() as stack:
             signals = stack.enter_context(Signals())
-            (self.folder.path / "result.json").unlink(missing_ok=True)  # what it says is past: a kill now leaves no result
+            (self.folder.path / "result.json").unlink(
+                missing_ok=True
+            )  # what it says is past: a kill now leaves no result
             self.folder.write_processes(self.engine.processes())
             stack.callback(self.folder.write_processes, [])
             self._tensorboard = TensorBoard(self.folder.path / "tb", after=self.counters.env_steps)
@@ -96,11 +98,13 @@ class Run:
                 callback.on_start(self)
             try:
                 stopped_by = self._iterate(signals)
-            except Interrupted:
+            except Interrupted as stop:
                 self._finish("signal", "interrupted")
+                stop.add_note(f"podium resume {self.folder.path} goes on")
                 raise
             except Exception as error:
-                self._finish("error", "failed", error=f"{type(error).__name__}: {error}")
+                where = "; ".join(getattr(error, "__notes__", []))
+                self._finish("error", "failed", error=f"{type(error).__name__}: {error}", where=where)
                 raise
             if self._saved_at < self.counters.env_steps:
                 self._save(restart=False)

@@ -48,9 +48,8 @@ class Collector:
         inputs = [(name, column) for name, column in observed if name != MASK]
         masks = cols.get(MASK)
         cols["reward"] = reward = empty_aligned((steps, n), np.float32)
-        flags = {name: empty_aligned((steps, n), bool) for name in ("terminated", "truncated", "valid", "start")}
-        terminated, truncated, valid, start = flags.values()
-        cols.update(flags)
+        terminated, truncated, valid, start = flags = empty_aligned((4, steps, n), bool)
+        cols.update(zip(("terminated", "truncated", "valid", "start"), flags, strict=True))
         first = {name: part.copy() for name, part in state.items()}
         finals: list[tuple[int, np.ndarray, Columns]] = []
         kept: list[np.ndarray] = []
@@ -68,7 +67,8 @@ class Collector:
                 news = {"action": acted.action, **acted.extra}
                 kept = [empty_aligned((steps, n, *part.shape[1:]), part.dtype) for part in news.values()]
                 cols.update(zip(news, kept, strict=True))
-            for column, part in zip(kept, (acted.action, *acted.extra.values()), strict=True):
+            kept[0][t] = acted.action
+            for column, part in zip(kept[1:], acted.extra.values(), strict=True):
                 column[t] = part
             stepping = perf_counter()
             obs, reward[t], ends, cuts, final_rows, final_obs = env.step(acted.action)
@@ -79,7 +79,7 @@ class Collector:
             if final_rows is not None and final_obs is not None and len(final_rows):
                 finals.append((t, final_rows.copy(), {k: c.copy() for k, c in final_obs.items() if k != MASK}))
                 finals[-1][2].update({name: part[final_rows] for name, part in state.items()})
-            valid[t] = ~resetting
+            np.logical_not(resetting, out=valid[t])
             if resets_late:
                 starting, resetting = resetting, ends | cuts
             else:
@@ -93,13 +93,15 @@ class Collector:
 
     def _count(self, reward: np.ndarray, done: np.ndarray, valid: np.ndarray) -> None:
         """Note the return and length of each episode that ended in the fragment, in the order of their ends."""
-        returns = self._returns + np.cumsum(reward, axis=0, dtype=np.float64)
-        lengths = self._lengths + np.cumsum(valid, axis=0)
-        gone_returns, gone_lengths = np.zeros(self.env.n), np.zeros(self.env.n, np.int64)
-        for t, n in np.argwhere(done):
-            self.finished.append((float(returns[t, n] - gone_returns[n]), int(lengths[t, n] - gone_lengths[n])))
-            gone_returns[n], gone_lengths[n] = returns[t, n], lengths[t, n]
-        self._returns, self._lengths = returns[-1] - gone_returns, lengths[-1] - gone_lengths
+        returns = np.cumsum(reward, axis=0, dtype=np.float64)
+        lengths = np.cumsum(valid, axis=0)
+        for t in np.flatnonzero(done.any(axis=1)):
+            envs = np.flatnonzero(done[t])
+            ended = self._returns[envs] + returns[t, envs], self._lengths[envs] + lengths[t, envs]
+            self.finished += zip(ended[0].tolist(), ended[1].tolist(), strict=True)
+            self._returns[envs], self._lengths[envs] = -returns[t, envs], -lengths[t, envs]
+        self._returns += returns[-1]
+        self._lengths += lengths[-1]
 
     def take_finished(self) -> list[tuple[float, int]]:
         """The (return, length) of each episode that ended since the last call."""

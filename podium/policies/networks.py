@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,7 +15,12 @@ from torch import Tensor, nn
 from podium.core.errors import UsageError
 from podium.core.spaces import Box, Discrete, Leaf, MultiDiscrete, Space, leaves, unflatten
 
-ACTIVATIONS: Mapping[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "elu": nn.functional.elu,
+    "silu": nn.functional.silu,
+}
 State = dict[str, Tensor]
 
 
@@ -53,56 +59,59 @@ class ActorCritic(Model):
         learned = any(is_image(leaf) for leaf in leaves(space, "obs").values())
         encoders = [Encoder(space) for _ in range(count if learned else 1)]
         self.encoders = nn.ModuleList(encoders)
-        self.trunks = Trunks(count, encoders[0].width, net.hidden, ACTIVATIONS[net.activation]())
+        # A lone vector needs no encoding; else the encoders, past their list, which is slow to walk.
+        self._encoders = [_as_it_is] if encoders[0].trivial else encoders
+        self.trunks = Trunks(count, encoders[0].width, net.hidden, net.activation)
         width = self.trunks.width
         self.memory = Memory(net.memory, width, net.memory_size) if self.recurrent else None
         width = net.memory_size if self.recurrent else width
         self.policy_head = _orthogonal(nn.Linear(width, outputs), 0.01)
         self.value_head = _orthogonal(nn.Linear(width, 1), 1.0)
         self.free = nn.Parameter(torch.full((free,), net.log_std)) if free else None
+        self._heads = [(head.weight, head.bias) for head in (self.policy_head, self.value_head)]
 
     def forward(
         self, obs: Mapping[str, Tensor], state: State | None = None, start: Tensor | None = None
     ) -> tuple[Tensor, Tensor, State]:
-        features = self.trunks([encoder(obs) for encoder in self.encoders])
+        features = self.trunks.forward([encoder(obs) for encoder in self._encoders])
         next_state: State = {}
         if self.memory is not None:
             assert state is not None and start is not None
             remembered, next_state = self.memory(features[0], state, start)
             features = [remembered]
-        params = self.policy_head(features[0])
-        if self.free is not None:
-            params = torch.cat([params, self.free.expand(*params.shape[:-1], -1)], -1)
-        return params, self.value_head(features[-1]).squeeze(-1), next_state
+        policy_head, value_head = self._heads
+        params = nn.functional.linear(features[0], *policy_head)
+        free = self.free
+        if free is not None:
+            params = torch.cat([params, free.expand(*params.shape[:-1], -1)], -1)
+        return params, nn.functional.linear(features[-1], *value_head).squeeze(-1), next_state
 
     def initial_state(self, n: int) -> State:
         return self.memory.initial_state(n) if self.memory is not None else {}
 
 
 class Trunks(nn.Module):
-    """Several MLPs of one shape side by side: their layers are batched products, one operation for all instead of one
-    for each, which at this size is where the time goes."""
+    """Several MLPs of one shape side by side."""
 
-    def __init__(self, count: int, inputs: int, hidden: tuple[int, ...], activation: nn.Module) -> None:
+    def __init__(self, count: int, inputs: int, hidden: tuple[int, ...], activation: str) -> None:
         super().__init__()
-        self.count, self.activation = count, activation
+        self.activation = ACTIVATIONS[activation]
         sizes = [inputs, *hidden]
         self.width = sizes[-1]
-        pairs = list(zip(sizes, sizes[1:], strict=False))
-        self.weights = nn.ParameterList([torch.empty(count, before, after) for before, after in pairs])
-        self.biases = nn.ParameterList([torch.zeros(count, 1, after) for _, after in pairs])
-        for weight in self.weights:
-            for i in range(count):
-                nn.init.orthogonal_(weight.data[i].T, math.sqrt(2))
+        mlps = [[_orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in pairwise(sizes)] for _ in range(count)]
+        self.layers = nn.ModuleList([nn.ModuleList(mlp) for mlp in mlps])
+        # On small networks a module's call costs as much as its arithmetic: the products go past it.
+        self._plain = [[(layer.weight, layer.bias) for layer in mlp] for mlp in mlps]
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
         """Each trunk's output; one feature tensor serves them all, or there is one for each."""
-        lead = features[0].shape[:-1]
-        rows = [part.flatten(0, -2) for part in features] if len(lead) > 1 else features
-        x = rows[0].expand(self.count, -1, -1) if len(rows) == 1 else torch.stack(rows)
-        for weight, bias in zip(self.weights, self.biases, strict=True):
-            x = self.activation(torch.baddbmm(bias, x, weight))
-        return [part.reshape(*lead, self.width) if len(lead) > 1 else part for part in x.unbind(0)]
+        outputs = []
+        for i, mlp in enumerate(self._plain):
+            x = features[i if len(features) > 1 else 0]
+            for weight, bias in mlp:
+                x = self.activation(nn.functional.linear(x, weight, bias))
+            outputs.append(x)
+        return outputs
 
 
 class UserModel(Model):
@@ -172,6 +181,7 @@ class Encoder(nn.Module):
         self.leaves = leaves(space, "obs")
         networks = {_module_name(path): NatureCNN(leaf) for path, leaf in self.leaves.items() if is_image(leaf)}
         self.images = nn.ModuleDict(networks)
+        self.trivial = [len(leaf.shape) == 1 and isinstance(leaf, Box) for leaf in self.leaves.values()] == [True]
         self.width = sum(network.width for network in networks.values())
         self.width += sum(_plain_width(leaf) for leaf in self.leaves.values() if not is_image(leaf))
 
@@ -213,6 +223,11 @@ class NatureCNN(nn.Module):
         x = x.reshape(-1, *x.shape[len(lead) :])
         x = x[:, None] if self.dims == 2 else x.permute(0, 3, 1, 2) if self.channels_last else x
         return self.net(x.float() / 255.0).reshape(*lead, self.width)
+
+
+def _as_it_is(obs: Mapping[str, Tensor]) -> Tensor:
+    (x,) = obs.values()
+    return x.float()
 
 
 def _plain_width(leaf: Leaf) -> int:

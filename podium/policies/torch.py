@@ -175,7 +175,7 @@ class TorchPolicy:
     def _forward_rows(self, obs: Columns, state: Columns) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         x = {path: self._filtered(path, torch.from_numpy(column).to(self.device)) for path, column in obs.items()}
         if not self.model.recurrent:
-            return self.model(x)
+            return self.model.forward(x)
         before = {name: torch.from_numpy(part).to(self.device) for name, part in state.items()}
         begun = torch.zeros(1, len(next(iter(state.values()))), dtype=torch.bool, device=self.device)
         params, value, after = self.model({path: column[None] for path, column in x.items()}, before, begun)
@@ -249,7 +249,7 @@ class TorchPolicy:
     ) -> tuple[Tensor, Tensor]:
         if envs is None:
             obs = {path: self._filtered(path, minibatch[path]) for path in under(loaded.columns, "obs")}
-            params, value, _ = self.model(obs)
+            params, value, _ = self.model.forward(obs)
             return params, value
         index = torch.from_numpy(envs).to(self.device)
         columns = {path: column[:, index] for path, column in under(loaded.columns, "obs").items()}

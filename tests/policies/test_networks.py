@@ -127,20 +127,29 @@ def test_no_hidden_layers_is_a_linear_function() -> None:
     torch.testing.assert_close(net({"obs": x})[0], net.policy_head(x))
 
 
-def test_the_default_network_is_two_plain_mlps_side_by_side() -> None:
-    net = ActorCritic(PLAIN, 2, 0, NetSettings(hidden=(8, 6), activation="relu"))
+@pytest.mark.parametrize(("shared", "trunks"), [(False, 2), (True, 1)])
+def test_the_default_network_is_one_mlp_for_each_head_or_for_both(shared: bool, trunks: int) -> None:
+    net = ActorCritic(PLAIN, 4, 0, NetSettings(hidden=(8, 6), shared=shared))
+    counted = sum(parameter.numel() for parameter in net.parameters())
+    assert counted == trunks * (3 * 8 + 8 + 8 * 6 + 6) + (6 * 4 + 4) + (6 * 1 + 1)
+
+
+@pytest.mark.parametrize(("activation", "homogeneous"), [("relu", True), ("tanh", False), ("elu", False), ("silu", False)])
+def test_activations_are_what_they_are_called(activation: str, homogeneous: bool) -> None:
+    """Biases begin at 0, so twice the input gives twice the output under relu alone."""
+    net = ActorCritic(PLAIN, 2, 0, NetSettings(hidden=(8, 8), activation=activation))
     x = observations(PLAIN, 4)["obs"]
-    for i, (head, out) in enumerate([(net.policy_head, net({"obs": x})[0]), (net.value_head, net({"obs": x})[1])]):
-        y = x
-        for weight, bias in zip(net.trunks.weights, net.trunks.biases, strict=True):
-            y = torch.relu(y @ weight[i] + bias[i])
-        torch.testing.assert_close(out, head(y) if i == 0 else head(y)[:, 0])
+    once, twice = net({"obs": x}), net({"obs": 2 * x})
+    for a, b in zip(once[:2], twice[:2], strict=True):
+        assert torch.allclose(2 * a, b, rtol=1e-4, atol=1e-7) is homogeneous
 
 
-def test_hidden_layers_begin_orthogonal_and_differ() -> None:
-    first, second = ActorCritic(PLAIN, 2, 0, NetSettings(hidden=(8, 8))).trunks.weights[1]
-    torch.testing.assert_close(first @ first.T, 2 * torch.eye(8), rtol=0, atol=1e-5)
-    assert not torch.allclose(first, second)
+def test_layers_begin_orthogonal_with_the_gains_of_their_kind() -> None:
+    net = ActorCritic(PLAIN, 2, 0, NetSettings(hidden=(8, 8)))
+    matrices = [torch.linalg.svdvals(part) for part in net.parameters() if part.dim() > 1 and min(part.shape[-2:]) > 0]
+    gains = sorted(float(values.max()) for values in matrices)
+    assert all(torch.allclose(values, values.max(), rtol=1e-4) for values in matrices)
+    assert gains[:2] == pytest.approx([0.01, 1.0], rel=1e-4) and gains[2:] == pytest.approx([math.sqrt(2)] * len(gains[2:]))
 
 
 @pytest.mark.parametrize("space", [PLAIN, image(10, 10, 3)], ids=["plain", "image"])
