@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 
 from podium import algorithms
@@ -14,7 +13,6 @@ from podium.optimizers.sync_samples import SyncSamples
 from podium.policies.base import Sgd
 
 if __name__ == "__main__":
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 30_000
     ppo = algorithms.get("ppo")
     config = ppo.configure(None, {"lr": "2e-3->0", "seed": 1})
     spec = EnvSpec("CartPole-v1")
@@ -25,7 +23,7 @@ if __name__ == "__main__":
     optimizer = SyncSamples(
         engine, learner, samplers, 64, lambda progress, update: Sgd(progress, update, epochs=10, minibatch=128)
     )
-    window, done = EpisodeWindow(), 0
+    window, done, steps = EpisodeWindow(), 0, 30_000
     while done < steps:
         step = optimizer.step(progress=done / steps)
         done += step.env_steps

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -35,5 +33,5 @@ class Fetch(gymnasium.Env):
 
 
 if __name__ == "__main__":
-    result = podium.train("ppo", Fetch, steps=int(sys.argv[1]) if len(sys.argv) > 1 else 40_000, time_limit=100)
+    result = podium.train("ppo", Fetch, steps=40_000, time_limit=100)
     print(f"return {result['return_mean']:.2f}; at -0.5, ball at 0.5: action {result.policy.predict([-0.5, 0.5])}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
@@ -34,6 +33,5 @@ def network(space: Any, outputs: int) -> nn.Module:
 
 
 if __name__ == "__main__":
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 150_000
-    result = podium.train("ppo", "CartPole-v1", model=network, steps=steps, stop_return=475)
+    result = podium.train("ppo", "CartPole-v1", model=network, steps=150_000, stop_return=475)
     print(f"return {result['return_mean']:.1f} after {result['env_steps']:,} steps, in {result.folder}")

@@ -34,13 +34,14 @@ class Result:
     folder: Path
     figures: Mapping[str, Any]
     env: Env
+    algorithm: Algorithm
 
     def __getitem__(self, name: str) -> Any:
         return self.figures[name]
 
     @property
     def policy(self) -> Player:
-        return load(self.folder)
+        return load(self.folder, algo=self.algorithm)
 
 
 class Player:
@@ -93,7 +94,7 @@ def train(
     **settings: Any,
 ) -> Result:
     """Train and return what it came to. `settings` are the fields of the algorithm's config."""
-    from podium.train import Run
+    from podium.driver import Run
 
     algorithm = algo if isinstance(algo, Algorithm) else algorithms.get(algo)
     if env is None:
@@ -107,7 +108,7 @@ def train(
         if start_from is not None:
             run.start_from(_policy_state(start_from, "latest")[0])
         RunFolder.create(folder.path, described_config(name, spec, config, start_from), overwrite)
-        return Result(folder.path, run.train(), env)
+        return Result(folder.path, run.train(), env, algorithm)
 
 
 def resume(
@@ -120,7 +121,7 @@ def resume(
     progress: bool = True,
 ) -> Result:
     """Go on with a run from its latest checkpoint; `steps` sets a new end. A finished run is returned as it is."""
-    from podium.train import Run
+    from podium.driver import Run
 
     opened = RunFolder.open(folder)
     algorithm, spec, config = settings_of(opened, env, algo)
@@ -128,7 +129,7 @@ def resume(
     if steps is not None:
         config = config.replace(steps=steps)
     if done is not None and done["status"] == "finished" and (steps is None or done["env_steps"] >= config.steps):
-        return Result(opened.path, done, env or describe(spec))
+        return Result(opened.path, done, env or describe(spec), algorithm)
     if done is not None and done["status"] == "finished":
         config = config.replace(stop_return=None)  # it has been reached, and more is asked for
     start = opened.config.get("from")
@@ -137,7 +138,7 @@ def resume(
             run.start_from(_policy_state(start, "latest")[0])
         if steps is not None:
             opened.update_config(described_config(opened.config["algo"], spec, config, start))
-        return Result(opened.path, run.train(), env or describe(spec))
+        return Result(opened.path, run.train(), env or describe(spec), algorithm)
 
 
 def load(folder: str | os.PathLike[str], checkpoint_name: str = "latest", algo: Algorithm | None = None) -> Player:

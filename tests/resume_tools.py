@@ -29,14 +29,37 @@ WALL_CLOCK = ("wall_s", "steps_per_s")
 DEADLINE_S = 120.0
 
 CASES: dict[str, list[str]] = {
-    "vector": ["ppo", "CartPole-v1", "--steps", "9000", "--epochs", "4", "--eval-every", "3000", "--eval-episodes", "4"],
+    "vector": [
+        "ppo",
+        "CartPole-v1",
+        "--steps",
+        "9000",
+        "--epochs",
+        "4",
+        "--eval-every",
+        "3000",
+        "--eval-episodes",
+        "4",
+    ],
     "normalized": ["ppo", "Pendulum-v1", "--steps", "8000", "--epochs", "4", "--normalize-obs", "--lr", "1e-3->0"],
     "recurrent": ["ppo", "toy:cartpole-hidden", "--steps", "6000", "--epochs", "2", "--memory", "lstm"],
     "a2c": ["a2c", "CartPole-v1", "--steps", "12000"],
     "pg": ["pg", "CartPole-v1", "--steps", "12000", "--fragment", "128"],
     "restarting": ["ppo", "envpool:CartPole-v1", "--steps", "9000", "--epochs", "4"],
     "processes": ["ppo", "MountainCar-v0", "--steps", "8000", "--epochs", "4", "--env-processes", "2"],
-    "workers": ["ppo", "Acrobot-v1", "--steps", "8000", "--epochs", "4", "--workers", "2", "--envs", "4", "--normalize-obs"],
+    "workers": [
+        "ppo",
+        "Acrobot-v1",
+        "--steps",
+        "8000",
+        "--epochs",
+        "4",
+        "--workers",
+        "2",
+        "--envs",
+        "4",
+        "--normalize-obs",
+    ],
     "stacked": ["ppo", "CartPole-v1", "--steps", "8000", "--epochs", "4", "--frame-stack", "2"],
 }
 
@@ -193,7 +216,9 @@ def main() -> int:
                 (killed,) = kill_and_resume(case, folder, own.seed, random.Random(f"{own.seed} {case} {time_}"))
                 found = differences(whole, folder)
                 wrong += bool(found)
-                print(f"{case} {time_ + 1}/{own.times}: killed at {killed.at}, resumed from {killed.checkpoint}: ", end="")
+                print(
+                    f"{case} {time_ + 1}/{own.times}: killed at {killed.at}, resumed from {killed.checkpoint}: ", end=""
+                )
                 print("; ".join(found)[:500] if found else "bit-equal", flush=True)
     print(f"{wrong} of {own.times * len(own.cases)} differ")
     return 1 if wrong else 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from podium.algorithms.common.on_policy import OnPolicyConfig, normalized, on_policy, shaped_rewards
@@ -40,8 +41,8 @@ def returns_to_go(policy: Policy, batch: Batch, now: SimpleNamespace) -> Batch:
 
 def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[str, Tensor]]:
     """Minus the log-probability of each action, weighted by its return."""
-    weight = rows["weight"]
-    kept = weight > 0
+    kept = rows["weight"] > 0
+    weight = torch.zeros_like(rows["weight"])
     weight[kept] = normalized(rows["return"][kept], now)
     policy_loss = -(out.logp * weight).sum() / kept.sum().clamp(min=1)
     entropy = out.entropy.mean()

@@ -89,7 +89,7 @@ class Collector:
         self.timers.add("env", env_seconds)
         self.timers.add("inference", policy_seconds)
         last = {name: part.copy() for name, part in {**obs, **zero_where(state, starting)}.items() if name != MASK}
-        return Batch(cols, first, last, _join_finals(finals))
+        return Batch(cols, first, last, None if resets_late else _join_finals(finals, last))
 
     def _count(self, reward: np.ndarray, done: np.ndarray, valid: np.ndarray) -> None:
         """Note the return and length of each episode that ended in the fragment, in the order of their ends."""
@@ -135,9 +135,11 @@ def zero_where(state: Columns, rows: np.ndarray) -> Columns:
     return {name: np.where(rows.reshape(-1, *[1] * (part.ndim - 1)), 0, part) for name, part in state.items()}
 
 
-def _join_finals(parts: list[tuple[int, np.ndarray, Columns]]) -> Finals | None:
+def _join_finals(parts: list[tuple[int, np.ndarray, Columns]], like: Columns) -> Finals:
+    """The final observations of a fragment; with none at all still columns, so that fragments can stand side by side."""
     if not parts:
-        return None
+        nowhere = np.zeros(0, np.int64)
+        return Finals(nowhere, nowhere, {name: part[:0] for name, part in like.items()})
     times = np.concatenate([np.full(len(rows), t) for t, rows, _ in parts])
     cols = {name: np.concatenate([cols[name] for _, _, cols in parts]) for name in parts[0][2]}
     return Finals(times, np.concatenate([rows for _, rows, _ in parts]), cols)

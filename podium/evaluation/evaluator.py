@@ -112,7 +112,8 @@ class Evaluator:
 
     def start_from(self, policy: dict[str, Any]) -> None:
         """Take over another run's policy as far as acting goes; its optimizer and counts stay behind."""
-        self.policy.set_state({**policy, "version": 0, "progress": 0.0})
+        brief = {name: policy[name] for name in self.policy.get_state()}
+        self.policy.set_state({**brief, "version": 0, "progress": 0.0})
 
     def evaluate(self, env: EnvSpec, episodes: int, seed: int) -> Played:
         """Whole episodes without exploration, in envs of their own that no training step touches."""
@@ -130,10 +131,10 @@ class Evaluator:
             state["env"] = collector.get_state()
             if state["env"] is None:
                 state["exact"] = restart
-                self._restarts += 1
                 if restart:
+                    self._restarts += 1
                     collector.reset(self._episode_seeds())
-            state["restarts"] = self._restarts
+            state["restarts"] = self._restarts + (not state["exact"])
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,10 +16,11 @@ from torch import Tensor, nn
 from podium.core.errors import UsageError
 from podium.core.spaces import Box, Discrete, Leaf, MultiDiscrete, Space, leaves, unflatten
 
+# In place where the gradient needs the output alone: it saves an allocation a layer.
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh,
-    "relu": torch.relu,
-    "elu": nn.functional.elu,
+    "tanh": torch.tanh_,
+    "relu": torch.relu_,
+    "elu": partial(nn.functional.elu, inplace=True),
     "silu": nn.functional.silu,
 }
 State = dict[str, Tensor]
@@ -46,8 +48,8 @@ class Model(nn.Module):
 
 
 class ActorCritic(Model):
-    """Encoders, trunks, an optional memory and two heads. With `shared` (or a memory) the heads have one trunk, else
-    each its own.
+    """Encoders, an optional memory, trunks and two heads. With `shared` the heads have one trunk, else each its own; a
+    memory is always shared, and so is what feeds it.
 
     `forward` takes rows `[B, ...]`. With a memory it takes `[T, N, ...]` and the state and episode starts with them.
     """
@@ -55,16 +57,15 @@ class ActorCritic(Model):
     def __init__(self, space: Space, outputs: int, free: int, net: NetSettings) -> None:
         super().__init__()
         self.recurrent = net.memory != "none"
-        count = 1 if net.shared or self.recurrent else 2
+        count = 1 if net.shared else 2
         learned = any(is_image(leaf) for leaf in leaves(space, "obs").values())
-        encoders = [Encoder(space) for _ in range(count if learned else 1)]
+        encoders = [Encoder(space) for _ in range(count if learned and not self.recurrent else 1)]
         self.encoders = nn.ModuleList(encoders)
         # A lone vector needs no encoding; else the encoders, past their list, which is slow to walk.
         self._encoders = [_as_it_is] if encoders[0].trivial else encoders
-        self.trunks = Trunks(count, encoders[0].width, net.hidden, net.activation)
+        self.memory = Memory(net.memory, encoders[0].width, net.memory_size) if self.recurrent else None
+        self.trunks = Trunks(count, net.memory_size if self.recurrent else encoders[0].width, net.hidden, net.activation)
         width = self.trunks.width
-        self.memory = Memory(net.memory, width, net.memory_size) if self.recurrent else None
-        width = net.memory_size if self.recurrent else width
         self.policy_head = _orthogonal(nn.Linear(width, outputs), 0.01)
         self.value_head = _orthogonal(nn.Linear(width, 1), 1.0)
         self.free = nn.Parameter(torch.full((free,), net.log_std)) if free else None
@@ -73,12 +74,13 @@ class ActorCritic(Model):
     def forward(
         self, obs: Mapping[str, Tensor], state: State | None = None, start: Tensor | None = None
     ) -> tuple[Tensor, Tensor, State]:
-        features = self.trunks.forward([encoder(obs) for encoder in self._encoders])
+        features = [encoder(obs) for encoder in self._encoders]
         next_state: State = {}
         if self.memory is not None:
             assert state is not None and start is not None
             remembered, next_state = self.memory(features[0], state, start)
             features = [remembered]
+        features = self.trunks.forward(features)
         policy_head, value_head = self._heads
         params = nn.functional.linear(features[0], *policy_head)
         free = self.free

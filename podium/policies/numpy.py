@@ -39,7 +39,7 @@ class Net:
 
     def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
         layers = {"hidden": (inputs, hidden), "out": (hidden, outputs)} if hidden else {"out": (inputs, outputs)}
-        self._shapes = {f"{name}/w": shape for name, shape in layers.items()}
+        self._shapes: dict[str, tuple[int, ...]] = {f"{name}/w": shape for name, shape in layers.items()}
         self._shapes |= {f"{name}/b": shape[1:] for name, shape in layers.items()}
         self.size = sum(int(np.prod(shape)) for shape in self._shapes.values())
 

@@ -70,7 +70,9 @@ class Loaded:
         """Minibatches, with the fragment's envs that each covers if the policy is recurrent."""
         if self.recurrent:
             envs = np.arange(self.batch.width)
-            for part in split_rows(envs, max(1, (size or self.batch.length * self.batch.width) // self.batch.length), rng):
+            for part in split_rows(
+                envs, max(1, (size or self.batch.length * self.batch.width) // self.batch.length), rng
+            ):
                 rows = np.flatnonzero(self.batch["valid"][:, part])
                 yield Minibatch(self.columns, _sequence_gather(part, rows)), part
             return
@@ -131,23 +133,11 @@ class TorchPolicy:
         self.version = 0
         self.progress = 0.0
 
-    @classmethod
-    def from_functions(
-        cls, model: Any, postprocess: Postprocess, loss: Loss
-    ) -> Callable[[Config, Space, Leaf, int], TorchPolicy]:
-        """The paper's policy graph as three functions; what it returns makes the policy for an env's spaces."""
-
-        def make(config: Config, observation_space: Space, action_space: Leaf, seed: int) -> TorchPolicy:
-            return cls(
-                config, observation_space, action_space, loss=loss, postprocess=postprocess, model=model, seed=seed
-            )
-
-        return make
-
     def _build_model(self, given: Any) -> Model:
         if given is not None:
             module = user_module(given, self.observation_space, self.family.size)
-            return UserModel(module, self.observation_space, self.family.free)
+            log_std = getattr(self.config, "log_std", 0.0)
+            return UserModel(module, self.observation_space, self.family.free, log_std)
         names = ("hidden", "activation", "memory", "memory_size", "shared", "log_std")
         net = NetSettings(**{name: getattr(self.config, name) for name in names if hasattr(self.config, name)})
         return ActorCritic(self.observation_space, self.family.size, self.family.free, net)
@@ -220,7 +210,9 @@ class TorchPolicy:
         """The gradient of the loss over the whole batch, unclipped, and the loss's metrics."""
         loaded = batch if isinstance(batch, Loaded) else self.load(batch)
         minibatch, envs = next(loaded.minibatches(None, np.random.default_rng(0)))
+        self.model.train()
         gradient, report = self._gradient(loaded, minibatch, envs, self.config.at(sgd.progress))
+        self.model.eval()
         return gradient.cpu().numpy(), {name: float(value) for name, value in report.items()}
 
     def apply(self, flat: np.ndarray, sgd: Sgd) -> None:
@@ -291,7 +283,9 @@ class TorchPolicy:
 
     def _set_filter(self) -> None:
         for path, moments in self._moments.items():
-            mean, scale = (torch.from_numpy(np.float32(x)).to(self.device) for x in (moments.mean, moments.scale()))
+            mean, scale = (
+                torch.tensor(x, dtype=torch.float32, device=self.device) for x in (moments.mean, moments.scale())
+            )
             self._filter[path] = (mean, scale)
 
     # --- state ---
@@ -343,9 +337,9 @@ class TorchPolicy:
         self._set_filter()
         self.version, self.progress = state["version"], state["progress"]
         if "optimizer" in state:
+            slots = state["optimizer"].items()
             self._optimizer.state[self._flat] = {
-                name: torch.from_numpy(slot.copy()) if name == "step" else torch.from_numpy(slot.copy()).to(self.device)
-                for name, slot in state["optimizer"].items()
+                name: torch.from_numpy(slot.copy()).to(self.device) for name, slot in slots
             }
             self._rng.set_state(torch.from_numpy(state["rng"].copy()))
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from podium import algorithms
+from podium.algorithms import a2c, pg, ppo
 from podium.algorithms.common.base import Algorithm, Setup
 from podium.algorithms.common.on_policy import on_policy
 from podium.core.batch import Batch
@@ -27,7 +28,9 @@ SMALL: dict[str, dict[str, Any]] = {
 ITERATIONS = {"ppo": 12, "a2c": 70, "pg": 60}
 
 
-def build(algorithm: Algorithm, env: str, strict: bool = False, *, args: Mapping[str, Any] = {}, **settings: Any) -> Optimizer:
+def build(
+    algorithm: Algorithm, env: str, strict: bool = False, *, args: Mapping[str, Any] = {}, **settings: Any
+) -> Optimizer:
     config = algorithm.configure(None, settings)
     spec = EnvSpec(env, dict(args))
     return algorithm.build(config, Setup(LocalEngine(strict), spec, *spaces_of(spec)))
@@ -48,7 +51,7 @@ def last(returns: list[float]) -> float:
 
 def turned_around(name: str) -> Algorithm:
     """The algorithm with the sign of what it is to reinforce flipped."""
-    module = {"ppo": algorithms.ppo, "a2c": algorithms.a2c, "pg": algorithms.pg}[name]
+    module: Any = {"ppo": ppo, "a2c": a2c, "pg": pg}[name]
     column = "return" if name == "pg" else "advantage"
     finish = module.returns_to_go if name == "pg" else module.advantages
 
@@ -139,7 +142,8 @@ def test_the_optimizers_state_goes_on_bit_for_bit() -> None:
         steps = [optimizer.step(i / 3) for optimizer in (whole, resumed)]
         assert steps[0].episodes == steps[1].episodes
         assert steps[0].metrics.values() == steps[1].metrics.values()
-    whole.close(), resumed.close()
+    whole.close()
+    resumed.close()
 
 
 def test_schedules_reach_the_loss_and_the_step() -> None:

@@ -15,12 +15,12 @@ from podium.core import returns
 from podium.core.batch import Batch
 from podium.core.metrics import Timers
 from podium.envs.base import VectorEnv
-from podium.envs.toys import Constant
+from podium.envs.toys import Autoreset, Constant
 from podium.evaluation.collector import Collector
 from podium.policies.base import Weights
 from podium.policies.torch import TorchPolicy
 
-AUTORESETS = ("same", "next")
+AUTORESETS: tuple[Autoreset, ...] = ("same", "next")
 
 
 def make(env: VectorEnv, **settings: Any) -> TorchPolicy:
@@ -39,7 +39,7 @@ def collect(env: VectorEnv, policy: TorchPolicy, steps: int) -> Batch:
 def with_value(policy: TorchPolicy, value: float) -> TorchPolicy:
     """A policy that finds this value everywhere."""
     policy.set_weights(Weights(np.zeros_like(policy.get_weights().flat), 0))
-    policy.model.value_head.bias.data.fill_(value)
+    dict(policy.model.named_parameters())["value_head.bias"].data.fill_(value)
     return policy
 
 

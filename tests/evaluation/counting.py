@@ -66,5 +66,5 @@ class Forgetful(Counting):
         self.resets.append(list(seeds))
         return super().reset(seeds)
 
-    def get_state(self) -> None:
+    def get_state(self) -> None:  # type: ignore[override]
         return None

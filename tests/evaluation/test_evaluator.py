@@ -18,7 +18,9 @@ from podium.evaluation.evaluator import ONLY, Evaluator, Sample, concat_samples
 from podium.policies.base import Sgd
 
 
-def evaluator(env: VectorEnv | None, seed: int = 0, index: int = 0, like: VectorEnv | None = None, **settings: Any) -> Evaluator:
+def evaluator(
+    env: VectorEnv | None, seed: int = 0, index: int = 0, like: VectorEnv | None = None, **settings: Any
+) -> Evaluator:
     spaces = like or env
     assert spaces is not None
     config = ppo.PPOConfig.build({"hidden": (8,), "lr": 1e-3, **settings})
@@ -174,7 +176,8 @@ def test_a_restored_evaluator_goes_on_bit_for_bit_in_the_middle_of_episodes(
         same(*samples)
         metrics = [worker.learn(samples[0], Sgd(epochs=2)).values() for worker in (original, other)]
         assert metrics[0] == metrics[1]
-    original.close(), other.close()
+    original.close()
+    other.close()
 
 
 def test_an_env_that_cannot_give_its_state_begins_anew_at_scheduled_checkpoints(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_squashed_draws_stay_inside_and_carry_the_log_probability_that_learning_
     params = row(0.4, math.log(0.8)).expand(DRAWS, 2)
     action, logp = squashed().sample(params, None, rng())
     assert LOW <= action.min() and action.max() <= HIGH
-    counts, edges = np.histogram(action.numpy(), 8, (LOW, HIGH))
+    counts, _ = np.histogram(action.numpy(), 8, (LOW, HIGH))
     fine = np.linspace(LOW, HIGH, 8001)
     shares = density((fine[1:] + fine[:-1]) / 2, 0.4, 0.8).reshape(8, -1).sum(1) * (HIGH - LOW) / 8000
     assert near_frequencies(counts, shares / shares.sum())

@@ -24,9 +24,7 @@ ONCE = Sgd()
 
 
 def make(env: VectorEnv, seed: int = 0, **settings: object) -> NumpyPolicy:
-    return NumpyPolicy(
-        NumpyConfig.build({"hidden": 8, **settings}), env.observation_space, env.action_space, seed
-    )
+    return NumpyPolicy(NumpyConfig.build({"hidden": 8, **settings}), env.observation_space, env.action_space, seed)
 
 
 def play(env: VectorEnv, policy: NumpyPolicy, steps: int = 10) -> Batch:
@@ -147,8 +145,14 @@ def test_gradients_then_apply_is_one_full_step_of_learn() -> None:
 def test_the_reduced_gradient_is_what_is_applied() -> None:
     env = Match(4)
     policy = make(env)
-    batch, before, seen = play(env, policy), flat(policy), []
-    policy.learn(batch, ONCE, reduce=lambda gradient: seen.append(gradient.copy()) or np.zeros_like(gradient))
+    batch, before = play(env, policy), flat(policy)
+    seen: list[np.ndarray] = []
+
+    def nothing(gradient: np.ndarray) -> np.ndarray:
+        seen.append(gradient.copy())
+        return np.zeros_like(gradient)
+
+    policy.learn(batch, ONCE, reduce=nothing)
     assert np.array_equal(seen[0], make(env).gradients(batch, ONCE)[0])
     assert np.array_equal(flat(policy), before)
 
@@ -156,7 +160,9 @@ def test_the_reduced_gradient_is_what_is_applied() -> None:
 def test_passes_stop_above_a_limit() -> None:
     env = Match(4)
     batch = play(env, make(env))
-    epochs = [make(env).learn(batch, Sgd(epochs=4, stop_above=("entropy", limit))).metrics["epochs"] for limit in (0, 9)]
+    epochs = [
+        make(env).learn(batch, Sgd(epochs=4, stop_above=("entropy", limit))).metrics["epochs"] for limit in (0, 9)
+    ]
     assert epochs == [1, 4]
 
 

@@ -135,7 +135,7 @@ def test_a_users_module_takes_observations_of_either_precision(dtype: type) -> N
 
 def test_the_users_module_starts_from_the_deviation_that_the_settings_name() -> None:
     policy = make(Continuous(4), model=Normed, log_std=-1.5)
-    assert policy.model.free.tolist() == [-1.5]
+    assert dict(policy.model.named_parameters())["free"].tolist() == [-1.5]
 
 
 def test_a_device_that_is_not_there_is_named() -> None:
@@ -211,7 +211,7 @@ def test_a_state_of_another_shape_is_refused() -> None:
 # --- gradient steps ---
 
 
-@pytest.mark.parametrize("settings", [{}, {"memory": "lstm"}, {"entropy": 0.1, "shared": True}])
+@pytest.mark.parametrize("settings", [{}, {"memory": "lstm"}, {"entropy": 0.1, "shared": True}, {"model": Normed}])
 def test_gradients_then_apply_is_one_full_step_of_learn(settings: dict[str, Any]) -> None:
     env = Cue(4, gap=2)
     one, other = make(env, **settings), make(env, **settings)
@@ -337,7 +337,8 @@ def test_longer_gradients_are_scaled_to_the_limit(limit: float | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "named"), [("advantage", "policy_loss"), ("return", "value_loss"), ("logp", "policy_loss"), ("obs", "entropy")]
+    ("column", "named"),
+    [("advantage", "policy_loss"), ("return", "value_loss"), ("logp", "policy_loss"), ("obs", "entropy")],
 )
 def test_a_figure_that_is_not_finite_names_the_term_and_changes_nothing(column: str, named: str) -> None:
     env = Match(4)

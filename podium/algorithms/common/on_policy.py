@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -13,10 +14,11 @@ from podium.core import returns, seeding
 from podium.core.batch import Batch
 from podium.core.config import Schedule, setting
 from podium.core.imports import load_attribute
-from podium.core.spaces import Columns, Leaf, Space, under
+from podium.core.spaces import Leaf, Space
 from podium.optimizers.base import Optimizer
 from podium.policies.base import Policy, Sgd
 from podium.policies.torch import Loss, Postprocess, TorchPolicy
+from podium.policies.trajectory import next_values
 
 
 @dataclass(frozen=True)
@@ -56,25 +58,6 @@ def shaped_rewards(batch: Batch, now: SimpleNamespace) -> np.ndarray:
     return rewards if now.reward_clip is None else rewards.clip(-now.reward_clip, now.reward_clip)
 
 
-def next_values(policy: Policy, batch: Batch) -> np.ndarray:
-    """The value of the state that each row led to: the next row's, the observation after the last row's, and at the end
-    of an episode whose env already shows the next one, that of its final observation."""
-    values = np.empty_like(batch["value"])
-    values[:-1] = batch["value"][1:]
-    values[-1] = policy.values(*_obs_and_state(batch.last))
-    finals = batch.finals
-    if finals is not None:
-        cut = batch["truncated"][finals.t, finals.n]
-        if cut.any():
-            rows = {name: column[cut] for name, column in finals.cols.items()}
-            values[finals.t[cut], finals.n[cut]] = policy.values(*_obs_and_state(rows))
-    return values
-
-
-def _obs_and_state(columns: Columns) -> tuple[Columns, Columns]:
-    return under(columns, "obs"), under(columns, "state")
-
-
 def advantages(policy: Policy, batch: Batch, now: SimpleNamespace) -> Batch:
     """GAE advantages, and the returns that the value function is to learn."""
     terminated, done = batch["terminated"], batch["terminated"] | batch["truncated"]
@@ -108,22 +91,29 @@ def on_policy(
 ) -> Algorithm:
     """An on-policy algorithm from its settings and the functions of the paper's policy graph."""
 
-    def policy(settings: Any, observation_space: Space, action_space: Leaf, seed: int) -> TorchPolicy:
-        own = load_attribute(settings.model, "model") if isinstance(settings.model, str) else settings.model
-        return TorchPolicy(
-            settings,
-            observation_space,
-            action_space,
-            loss=loss,
-            postprocess=postprocess,
-            model=own if own is not None else model,
-            seed=seed,
-        )
+    policy = partial(_make_policy, loss, postprocess, model)
 
     def build(settings: Any, setup: Setup) -> Optimizer:
         return sync_samples(settings, setup, policy, lambda progress, update: sgd(settings, progress, update))
 
     return Algorithm(name, config, policy, build, presets or {})
+
+
+def _make_policy(
+    loss: Loss,
+    postprocess: Postprocess,
+    model: Any,
+    settings: Any,
+    observation_space: Space,
+    action_space: Leaf,
+    seed: int,
+) -> TorchPolicy:
+    """At the module's level, so that it can be sent to where an evaluator is spawned."""
+    own = load_attribute(settings.model, "model") if isinstance(settings.model, str) else settings.model
+    chosen = own if own is not None else model
+    return TorchPolicy(
+        settings, observation_space, action_space, loss=loss, postprocess=postprocess, model=chosen, seed=seed
+    )
 
 
 def sgd(settings: Any, progress: float, update: int) -> Sgd:
