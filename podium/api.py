@@ -18,6 +18,8 @@ from podium.core.errors import UsageError
 from podium.core.imports import attribute_name
 from podium.core.seeding import integer
 from podium.core.spaces import Columns, Leaf, Space
+from podium.envs.check import mask_problem
+from podium.envs.convert import MASK_KEY, clipper, mask_row
 from podium.envs.make import EnvSpec, describe, make
 from podium.evaluation.play import play
 from podium.policies.base import Policy
@@ -45,10 +47,16 @@ class Result:
 
 
 class Player:
-    """A trained policy that acts on single observations or on rows of them, in the env's own form."""
+    """A trained policy that acts on single observations or on rows of them, in the env's own form.
 
-    def __init__(self, policy: Policy, observation_space: Space, action_space: Leaf) -> None:
+    `bounds` is the env's action space where the policy acts from -1 to 1 for it.
+    """
+
+    def __init__(
+        self, policy: Policy, observation_space: Space, action_space: Leaf, bounds: spaces.Box | None = None
+    ) -> None:
         self.policy, self.observation_space, self.action_space = policy, observation_space, action_space
+        self._bounds = bounds
         self._state: Columns = {}
 
     def reset(self) -> None:
@@ -56,28 +64,47 @@ class Player:
         self._state = {}
 
     def predict(self, obs: Any, mask: Any = None, stochastic: bool = False) -> Any:
-        """The action for one observation, or the actions for rows of them."""
+        """The action for one observation, or the actions for rows of them. The mask may stand in the observation."""
+        rows, single = self._rows(obs)
+        n = len(next(iter(rows.values())))
+        if not self._state or len(next(iter(self._state.values()))) != n:
+            self._state = self.policy.initial_state(n)
+        if mask is None and isinstance(obs, Mapping):
+            mask = obs.get(MASK_KEY)
+        acted = self.policy.act(rows, self._state, None if mask is None else self._legal(mask, n), explore=stochastic)
+        self._state = acted.state
+        action = acted.action
+        if isinstance(self.action_space, spaces.Box):
+            action = clipper(self.action_space)(action)
+        if self._bounds is not None:
+            action = self._bounds.low + (self._bounds.high - self._bounds.low) * (action + 1) / 2
+        return action[0] if single else action
+
+    def _rows(self, obs: Any) -> tuple[Columns, bool]:
+        """The observation as columns of rows, and whether it was a single one."""
         leaves = spaces.leaves(self.observation_space, "obs")
-        columns = spaces.flatten(self.observation_space, obs, "obs")
+        try:
+            columns = spaces.flatten(self.observation_space, obs, "obs")
+        except KeyError as error:
+            raise UsageError(f"the observation has no {error.args[0]}, expected {self.observation_space}") from None
         path, leaf = next(iter(leaves.items()))
         single = columns[path].ndim == len(leaf.shape)
         rows = {name: np.ascontiguousarray(column[None] if single else column) for name, column in columns.items()}
         for name, expected in leaves.items():
             if rows[name].shape[1:] != expected.shape:
-                raise UsageError(
-                    f"{name} has shape {list(columns[name].shape)}, expected {list(expected.shape)} or rows of it"
-                )
+                shape = list(columns[name].shape)
+                raise UsageError(f"{name} has shape {shape}, expected {list(expected.shape)} or rows of it")
+            if len(rows[name]) != len(rows[path]):
+                raise UsageError(f"{name} has {len(rows[name])} rows and {path} has {len(rows[path])}")
             rows[name] = rows[name].astype(expected.dtype, copy=False)
-        n = len(rows[path])
-        if not self._state or len(next(iter(self._state.values()))) != n:
-            self._state = self.policy.initial_state(n)
-        legal = None if mask is None else np.asarray(mask, bool).reshape(n, -1)
-        acted = self.policy.act(rows, self._state, legal, explore=stochastic)
-        self._state = acted.state
-        action = acted.action
-        if isinstance(self.action_space, spaces.Box):
-            action = action.clip(self.action_space.low, self.action_space.high)
-        return action[0] if single else action
+        return rows, single
+
+    def _legal(self, mask: Any, n: int) -> np.ndarray:
+        rows = mask_row(mask).reshape(n, -1)
+        problem = mask_problem(rows, self.action_space)
+        if problem is not None:
+            raise UsageError(f"a mask {problem}")
+        return rows
 
 
 def train(
@@ -148,9 +175,10 @@ def load(folder: str | os.PathLike[str], checkpoint_name: str = "latest", algo: 
     algorithm, _, config = settings_of(opened, None, algo)
     observation_space = spaces.from_json(info["observation_space"])
     action_space: Any = spaces.from_json(info["action_space"])
+    stretched: Any = spaces.from_json(info["env_action_space"]) if config.rescale_actions else None
     policy = algorithm.policy(config, observation_space, action_space, config.seed)
     policy.set_state(state)
-    return Player(policy, observation_space, action_space)
+    return Player(policy, observation_space, action_space, stretched)
 
 
 def evaluate(

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -73,6 +73,9 @@ class Run:
         try:
             check(env, config.seed)
             self.spaces = spaces_of(env)
+            self._env_actions = (
+                spaces_of(replace(env, rescale_actions=False))[1] if env.rescale_actions else self.spaces[1]
+            )
             self.optimizer = algorithm.build(config, Setup(self.engine, env, *self.spaces))
         except BaseException:
             self.engine.close()
@@ -87,7 +90,7 @@ class Run:
             (self.folder.path / "result.json").unlink(
                 missing_ok=True
             )  # what it says is past: a kill now leaves no result
-            self.folder.write_processes(self.engine.processes())
+            self.folder.write_processes(self._processes())
             stack.callback(self.folder.write_processes, [])
             self._tensorboard = TensorBoard(self.folder.path / "tb", after=self.counters.env_steps)
             stack.callback(self._tensorboard.close)
@@ -109,6 +112,11 @@ class Run:
             if self._saved_at < self.counters.env_steps:
                 self._save(restart=False)
             return self._finish(stopped_by, "finished")
+
+    def _processes(self) -> list[dict[str, Any]]:
+        """What runs now: the engine's processes and those that envs run in."""
+        envs = self.engine.get([evaluator.call("processes") for evaluator in self.optimizer.evaluators])
+        return [*self.engine.processes(), *(process for group in envs for process in group)]
 
     def _iterate(self, signals: Signals) -> str:
         """Iterate until there is a reason to stop; a run that was killed after its last iteration has one already."""
@@ -225,6 +233,7 @@ class Run:
             "exact": all(evaluator["exact"] for evaluator in snapshot["optimizer"]["evaluators"]),
             "observation_space": self.spaces[0].to_json(),
             "action_space": self.spaces[1].to_json(),
+            "env_action_space": self._env_actions.to_json(),
         }
         if snapshot["best"] is not None:
             best_info = {**info, "return": counters["best_return"]}

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from podium.core.errors import UsageError, did_you_mean
+from podium.core.errors import UsageError, known_names
 from podium.run.folder import RunFolder, to_json, write_atomically
 
 ROWS = Path(__file__).with_name("verify.toml")
@@ -68,9 +68,7 @@ def _chosen(names: Sequence[str]) -> list[Row]:
     words = {row.name for row in known} | {row.algo for row in known}
     for name in names:
         if name not in words:
-            raise UsageError(
-                f"nothing to verify for {name!r}{did_you_mean(name, words)} known: {', '.join(sorted(words))}"
-            )
+            raise UsageError(f"nothing to verify for {name!r}{known_names(name, words)}")
     return [row for row in known if not names or row.name in names or row.algo in names]
 
 

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
-from podium.core.errors import UsageError, did_you_mean
+from podium.core.errors import UsageError, known_names
 
 if TYPE_CHECKING:
     from podium.algorithms.common.base import Algorithm
@@ -24,5 +24,5 @@ def get(name: str) -> Algorithm:
 
         return load_attribute(name, "algorithm")
     if name not in names():
-        raise UsageError(f"unknown algorithm {name!r}{did_you_mean(name, names())} known: {', '.join(names())}")
+        raise UsageError(f"unknown algorithm {name!r}{known_names(name, names())}")
     return importlib.import_module(f"{__name__}.{name}").ALGORITHM

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[
     return total, terms
 
 
-PRESETS = {
+PRESETS: dict[str, dict[str, Any]] = {
     "pendulum": {
         "steps": 300_000,
         "envs": 16,
@@ -62,7 +63,7 @@ PRESETS = {
         "normalize_obs": True,
         "reward_scale": 0.1,
     },
-    "memory": {"steps": 500_000, "memory": "lstm", "envs": 16, "fragment": 64, "epochs": 10, "gamma": 0.99},
+    "memory": {"steps": 500_000, "memory": "lstm", "normalize_obs": True, "gamma": 0.99, "gae_lambda": 0.9},
 }
 
 ALGORITHM = on_policy("ppo", PPOConfig, loss, advantages, presets=PRESETS)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from podium.core.errors import UsageError, did_you_mean
+from podium.core.errors import UsageError, known_names
 
 HELP = """podium bench NAME [--rounds N] [--seconds S] [--out FILE.json] [--json]
 
@@ -25,12 +25,11 @@ def main(words: list[str], parser_class: type[argparse.ArgumentParser]) -> int:
     if words and words[0] in ("-h", "--help"):
         print(HELP)
         return 0
-    known = ", ".join(BENCHMARKS)
     if not words:
-        raise UsageError(f"expected `podium bench NAME`; known: {known}")
+        raise UsageError(f"expected `podium bench NAME`; known: {', '.join(BENCHMARKS)}")
     name, *_ = words
     if name not in BENCHMARKS:
-        raise UsageError(f"unknown benchmark {name!r}{did_you_mean(name, BENCHMARKS)} known: {known}")
+        raise UsageError(f"unknown benchmark {name!r}{known_names(name, BENCHMARKS)}")
     return BENCHMARKS[name](words, parser_class)
 
 

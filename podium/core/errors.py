@@ -49,6 +49,12 @@ class TrainingError(PodiumError):
     """Learning produced something that training can't go on with, such as a loss that is not finite."""
 
 
+def known_names(name: str, known: Iterable[str]) -> str:
+    """The nearest known name and all of them, for the end of an error's line."""
+    names = sorted(known)
+    return f"{did_you_mean(name, names) or ';'} known: {', '.join(names) or 'none'}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'clip'?` when some known name is near, else the empty string."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -92,6 +92,9 @@ class EnvPoolVector:
         except RuntimeError as error:
             raise UsageError(f"envpool:{self._task} drew no picture: {error}") from error
 
+    def processes(self) -> list[int]:
+        return []
+
     def close(self) -> None:
         self._pool.close()
 

@@ -118,6 +118,9 @@ class GymVector:
         """The first env's picture."""
         return first_frame(self._env.render(), self._name)
 
+    def processes(self) -> list[int]:
+        return []
+
     def close(self) -> None:
         self._env.close()
 

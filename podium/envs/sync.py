@@ -170,6 +170,9 @@ class SyncVector:
         """The first env's picture."""
         return first_frame(self.envs[0].render(), self._name)
 
+    def processes(self) -> list[int]:
+        return []
+
     def close(self) -> None:
         for env in self.envs:
             env.close()

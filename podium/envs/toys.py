@@ -87,6 +87,9 @@ class Toy:
     def render(self) -> np.ndarray:
         raise UsageError(f"{type(self).__name__} is a toy and draws no picture")
 
+    def processes(self) -> list[int]:
+        return []
+
     def close(self) -> None:
         """There is nothing to release."""
 

@@ -41,6 +41,9 @@ class Wrapper:
     def render(self) -> np.ndarray:
         return self.env.render()
 
+    def processes(self) -> list[int]:
+        return self.env.processes()
+
     def close(self) -> None:
         self.env.close()
 

@@ -146,6 +146,11 @@ class Evaluator:
             else:
                 self._collecting().set_state(state["env"])
 
+    def processes(self) -> list[dict[str, Any]]:
+        """The processes that its envs run in, where they have any of their own."""
+        pids = self._env.processes() if self._env is not None else []
+        return [{"role": "env", "index": index, "pid": pid} for index, pid in enumerate(pids)]
+
     def close(self) -> None:
         for env in (self._env, self._eval_env):
             if env is not None:

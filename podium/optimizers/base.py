@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,10 +24,11 @@ class Step:
 
 
 class Optimizer(Protocol):
-    """`step` gathers, learns and reports. State is everything that the next step depends on; the learner's stands first
-    among its `evaluators`."""
+    """`step` gathers, learns and reports. State is everything that the next step depends on; the learner stands first
+    among the `evaluators`, and so does its state."""
 
     learner: Handle
+    evaluators: Sequence[Handle]
 
     def step(self, progress: float) -> Step: ...
     def get_state(self, restart: bool) -> dict[str, Any]: ...

@@ -19,6 +19,7 @@ class SyncSamples:
     ) -> None:
         self.engine, self.learner, self.samplers = engine, learner, list(samplers)
         self.fragment, self.sgd = fragment, sgd
+        self.evaluators: Sequence[Handle] = [learner, *(sampler for sampler in samplers if sampler is not learner)]
         self.updates = 0
 
     def step(self, progress: float) -> Step:
@@ -36,16 +37,14 @@ class SyncSamples:
         return Step(sample.env_steps, sample.episodes, metrics, timers)
 
     def get_state(self, restart: bool) -> dict[str, Any]:
-        evaluators = [self.learner, *(sampler for sampler in self.samplers if sampler is not self.learner)]
-        states = self.engine.get([evaluator.call("get_state", restart) for evaluator in evaluators])
+        states = self.engine.get([evaluator.call("get_state", restart) for evaluator in self.evaluators])
         return {"updates": self.updates, "evaluators": states}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        evaluators = [self.learner, *(sampler for sampler in self.samplers if sampler is not self.learner)]
-        calls = zip(evaluators, state["evaluators"], strict=True)
+        calls = zip(self.evaluators, state["evaluators"], strict=True)
         self.engine.get([evaluator.call("set_state", saved) for evaluator, saved in calls])
         self.updates = state["updates"]
 
     def close(self) -> None:
-        for evaluator in {self.learner, *self.samplers}:
+        for evaluator in self.evaluators:
             self.engine.kill(evaluator)

@@ -50,6 +50,7 @@ class Weights:
     progress: float = 0.0
 
 
+# Averages one float32 vector over all who learn together, the same for each of them.
 Reduce = Callable[[np.ndarray], np.ndarray]
 
 

@@ -64,7 +64,9 @@ class ActorCritic(Model):
         # A lone vector needs no encoding; else the encoders, past their list, which is slow to walk.
         self._encoders = [_as_it_is] if encoders[0].trivial else encoders
         self.memory = Memory(net.memory, encoders[0].width, net.memory_size) if self.recurrent else None
-        self.trunks = Trunks(count, net.memory_size if self.recurrent else encoders[0].width, net.hidden, net.activation)
+        self.trunks = Trunks(
+            count, net.memory_size if self.recurrent else encoders[0].width, net.hidden, net.activation
+        )
         width = self.trunks.width
         self.policy_head = _orthogonal(nn.Linear(width, outputs), 0.01)
         self.value_head = _orthogonal(nn.Linear(width, 1), 1.0)

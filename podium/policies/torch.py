@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,9 +71,8 @@ class Loaded:
         """Minibatches, with the fragment's envs that each covers if the policy is recurrent."""
         if self.recurrent:
             envs = np.arange(self.batch.width)
-            for part in split_rows(
-                envs, max(1, (size or self.batch.length * self.batch.width) // self.batch.length), rng
-            ):
+            at_once = self.batch.width if size is None else max(1, size // self.batch.length)
+            for part in split_rows(envs, at_once, rng):
                 rows = np.flatnonzero(self.batch["valid"][:, part])
                 yield Minibatch(self.columns, _sequence_gather(part, rows)), part
             return
@@ -197,7 +197,7 @@ class TorchPolicy:
                 break
             steps += len(reports)
             epochs += 1
-            if sgd.stop_above is not None and _mean(reports, sgd.stop_above[0]) > sgd.stop_above[1]:
+            if sgd.stop_above is not None and _agreed(_mean(reports, sgd.stop_above[0]), reduce) > sgd.stop_above[1]:
                 break
         self.model.eval()
         self._observe(loaded.batch)
@@ -283,10 +283,9 @@ class TorchPolicy:
 
     def _set_filter(self) -> None:
         for path, moments in self._moments.items():
-            mean, scale = (
-                torch.tensor(x, dtype=torch.float32, device=self.device) for x in (moments.mean, moments.scale())
-            )
-            self._filter[path] = (mean, scale)
+            mean, scale = moments.mean, moments.scale()
+            to_device = partial(torch.tensor, dtype=torch.float32, device=self.device)
+            self._filter[path] = (to_device(mean), to_device(scale))
 
     # --- state ---
 
@@ -342,6 +341,11 @@ class TorchPolicy:
                 name: torch.from_numpy(slot.copy()).to(self.device) for name, slot in slots
             }
             self._rng.set_state(torch.from_numpy(state["rng"].copy()))
+
+
+def _agreed(figure: float, reduce: Reduce | None) -> float:
+    """The figure that all who learn together decide by."""
+    return figure if reduce is None else float(reduce(np.array([figure], np.float32))[0])
 
 
 def _mean(reports: list[dict[str, Tensor]], name: str) -> float:

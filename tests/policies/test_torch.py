@@ -25,7 +25,7 @@ ONCE = Sgd()
 
 
 def make(env: VectorEnv, seed: int = 0, model: Any = None, **settings: Any) -> TorchPolicy:
-    config = ppo.PPOConfig.build({"hidden": (16,), "lr": 1e-3, "model": model, **settings})
+    config = ppo.PPOConfig.build({**({"hidden": (16,)} if model is None else {"model": model}), "lr": 1e-3, **settings})
     return ppo.ALGORITHM.policy(config, env.observation_space, env.action_space, seed)  # type: ignore[return-value]
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from podium.core.config import Config, setting
-from podium.core.errors import ConfigError, UsageError, did_you_mean
+from podium.core.errors import ConfigError, UsageError, known_names
 from podium.core.spaces import Leaf, Space
 from podium.engine.base import Engine
 from podium.envs.make import EnvSpec, make
@@ -78,8 +78,7 @@ class Algorithm:
     def configure(self, preset: str | None, given: Mapping[str, Any]) -> RunConfig:
         """The checked settings: what was given, over the preset's, over the defaults."""
         if preset is not None and preset not in self.presets:
-            known = ", ".join(self.presets) or "none"
-            raise UsageError(f"{self.name} has no preset {preset!r}{did_you_mean(preset, self.presets)} known: {known}")
+            raise UsageError(f"{self.name} has no preset {preset!r}{known_names(preset, self.presets)}")
         return self.config.build({**(self.presets[preset] if preset else {}), **given})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -12,7 +12,8 @@ import numpy as np
 from podium.algorithms.common.base import Algorithm, RunConfig, Setup, sync_samples
 from podium.core import returns, seeding
 from podium.core.batch import Batch
-from podium.core.config import Schedule, setting
+from podium.core.config import Schedule, flag, setting, show
+from podium.core.errors import ConfigError
 from podium.core.imports import load_attribute
 from podium.core.spaces import Leaf, Space
 from podium.optimizers.base import Optimizer
@@ -30,7 +31,9 @@ class OnPolicyConfig(RunConfig):
     entropy: float | Schedule = setting(0.0, "weight of the entropy bonus", low=0)
     max_grad_norm: float | Schedule | None = setting(0.5, "longer gradients are scaled down to this norm", above=0)
     adam_eps: float = setting(1e-5, "Adam's epsilon", above=0)
-    model: Any = setting(None, "your own network, as module:function of (space, outputs) that returns an nn.Module")
+    model: Any | None = setting(
+        None, "your own network, as module:function of (space, outputs) that returns an nn.Module"
+    )
     hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers", low=1)
     activation: Literal["tanh", "relu", "elu", "silu"] = setting("tanh", "between the layers")
     memory: Literal["none", "lstm", "gru"] = setting("none", "a recurrent layer after the encoder")
@@ -41,6 +44,16 @@ class OnPolicyConfig(RunConfig):
     reward_scale: float | Schedule = setting(1.0, "rewards are multiplied by this before learning", above=0)
     reward_clip: float | None = setting(None, "then clipped to plus and minus this", above=0)
     normalize_advantage: bool = setting(True, "give the advantages of a minibatch mean 0 and variance 1")
+
+    def check(self) -> None:
+        super().check()
+        if self.model is not None:
+            for name in ("hidden", "activation", "memory", "shared"):
+                default = next((f.default for f in fields(self) if f.name == name), None)
+                if getattr(self, name, default) != default:
+                    raise ConfigError(
+                        f"{flag(name)} {show(getattr(self, name))} would not be read: --model brings its own"
+                    )
 
 
 @dataclass(frozen=True)
