@@ -87,9 +87,8 @@ class Run:
         """Iterate until the steps are done or something asks to stop; returns what result.json says."""
         with ExitStack() as stack:
             signals = stack.enter_context(Signals())
-            (self.folder.path / "result.json").unlink(
-                missing_ok=True
-            )  # what it says is past: a kill now leaves no result
+            # What it says is past: a run that is killed from here on has no result.
+            (self.folder.path / "result.json").unlink(missing_ok=True)
             self.folder.write_processes(self._processes())
             stack.callback(self.folder.write_processes, [])
             self._tensorboard = TensorBoard(self.folder.path / "tb", after=self.counters.env_steps)

@@ -146,7 +146,8 @@ def test_nested_observations_and_bounded_actions_are_the_envs_own(runs: dict[str
     actions = player.predict(rows, stochastic=True)
     assert actions.shape == (40, 2)
     assert (actions >= env.action_space.low).all() and (actions <= env.action_space.high).all()
-    assert np.ptp(actions[:, 0]) > (0 if kind == "dict" else 2), "the env's push goes from 2 to 6"
+    if kind == "stretched":
+        assert np.ptp(actions[:, 0]) > 2 and np.ptp(actions[:, 1]) > 0.5, "from 2 to 6, and from -1 to 0"
 
 
 @pytest.mark.parametrize(
@@ -155,11 +156,11 @@ def test_nested_observations_and_bounded_actions_are_the_envs_own(runs: dict[str
         ({"at": np.zeros(2)}, "the observation has no obs/gear, expected Dict"),
         ({"at": np.zeros(3), "gear": 1}, r"obs/at has shape \[3\], expected \[2\] or rows of it"),
         ({"at": np.zeros((4, 2)), "gear": np.zeros(3, int)}, "obs/gear has 3 rows and obs/at has 4"),
-        ({"at": np.zeros((4, 2)), "gear": 1}, r"obs/gear has|obs/gear is|expected \[\]"),
+        ({"at": np.zeros((4, 2)), "gear": 1}, "obs/gear has 1 rows and obs/at has 4"),
     ],
 )
 def test_an_observation_of_another_form_is_told(runs: dict[str, Path], obs: Any, message: str) -> None:
-    with pytest.raises((UsageError, TypeError), match=message):
+    with pytest.raises(UsageError, match=message):
         podium.load(runs["dict"]).predict(obs)
 
 

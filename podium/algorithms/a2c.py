@@ -26,7 +26,9 @@ def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[
     policy_loss = -(out.logp * normalized(rows["advantage"], now)).mean()
     value_loss = 0.5 * (out.value - rows["return"]).square().mean()
     entropy = out.entropy.mean()
-    total = policy_loss + now.value_coef * value_loss - now.entropy * entropy
+    total = policy_loss + now.value_coef * value_loss
+    if now.entropy:
+        total = total - now.entropy * entropy
     return total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
 
 

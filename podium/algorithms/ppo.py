@@ -44,7 +44,9 @@ def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[
     value_loss = 0.5 * error.mean()
 
     entropy = out.entropy.mean()
-    total = policy_loss + now.value_coef * value_loss - now.entropy * entropy
+    total = policy_loss + now.value_coef * value_loss
+    if now.entropy:
+        total = total - now.entropy * entropy
     with torch.no_grad():
         kl = (ratio - 1 - log_ratio).mean()
         clipped = ((ratio - 1).abs() > now.clip).float().mean()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from podium.core.batch import Batch, split_rows
 from podium.core.config import Config
 from podium.core.errors import TrainingError, UsageError
 from podium.core.spaces import Box, Columns, Leaf, Space, leaves, under
+from podium.policies.adam import Adam
 from podium.policies.base import Acted, Learned, Reduce, Sgd, Weights
 from podium.policies.distributions import Family, family_for
 from podium.policies.filters import RunningMoments
@@ -125,7 +127,7 @@ class TorchPolicy:
         self.model.float().to(self.device).eval()
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._flat = _flatten(self._parameters)
-        self._optimizer = torch.optim.Adam([self._flat], lr=1e-3, eps=getattr(config, "adam_eps", 1e-8), fused=True)
+        self._optimizer = Adam(self._flat, eps=getattr(config, "adam_eps", 1e-8))
         self._moments = {path: RunningMoments(leaf.shape) for path, leaf in self._filtered_leaves().items()}
         self._filter: dict[str, tuple[Tensor, Tensor]] = {}
         self._set_filter()
@@ -231,7 +233,7 @@ class TorchPolicy:
         report = {"loss": loss.detach(), **{name: term.detach() for name, term in report.items()}}
         gradient = torch.cat([part.reshape(-1) for part in parts])
         report["gradient_norm"] = norm = torch.linalg.vector_norm(gradient)
-        if not torch.isfinite(norm):
+        if not math.isfinite(norm):
             broken = [name for name, term in report.items() if not torch.isfinite(term)]
             raise TrainingError(f"update {self.version + 1}: not finite: {', '.join(broken)}; try a lower --lr")
         return gradient, report
@@ -256,11 +258,10 @@ class TorchPolicy:
 
     def _step(self, gradient: Tensor, now: SimpleNamespace) -> None:
         if now.max_grad_norm is not None:
-            norm = torch.linalg.vector_norm(gradient)
-            gradient = gradient * (now.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        self._flat.grad = gradient
-        self._optimizer.param_groups[0]["lr"] = now.lr
-        self._optimizer.step()
+            norm = float(torch.linalg.vector_norm(gradient))
+            if norm > now.max_grad_norm:
+                gradient = gradient * (now.max_grad_norm / (norm + 1e-6))
+        self._optimizer.step(gradient, now.lr)
 
     # --- observation filter ---
 
@@ -296,7 +297,7 @@ class TorchPolicy:
         return [*frozen, *buffers, *(part for pair in self._filter.values() for part in pair)]
 
     def get_weights(self) -> Weights:
-        parts = [self._flat.detach(), *(part.reshape(-1) for part in self._beside())]
+        parts = [self._flat, *(part.reshape(-1) for part in self._beside())]
         return Weights(torch.cat(parts).cpu().numpy(), self.version, self.progress)
 
     def set_weights(self, weights: Weights) -> None:
@@ -318,8 +319,7 @@ class TorchPolicy:
             "progress": self.progress,
         }
         if full:
-            slots = self._optimizer.state.get(self._flat, {})
-            state["optimizer"] = {name: slot.cpu().numpy().copy() for name, slot in slots.items()}
+            state["optimizer"] = self._optimizer.get_state()
             state["rng"] = self._rng.get_state().numpy()
         return state
 
@@ -336,10 +336,7 @@ class TorchPolicy:
         self._set_filter()
         self.version, self.progress = state["version"], state["progress"]
         if "optimizer" in state:
-            slots = state["optimizer"].items()
-            self._optimizer.state[self._flat] = {
-                name: torch.from_numpy(slot.copy()).to(self.device) for name, slot in slots
-            }
+            self._optimizer.set_state(state["optimizer"])
             self._rng.set_state(torch.from_numpy(state["rng"].copy()))
 
 
@@ -352,12 +349,12 @@ def _mean(reports: list[dict[str, Tensor]], name: str) -> float:
     return float(sum(float(report[name]) for report in reports)) / len(reports)
 
 
-def _flatten(parameters: list[nn.Parameter]) -> nn.Parameter:
+def _flatten(parameters: list[nn.Parameter]) -> Tensor:
     """One vector that holds the parameters, each of which becomes a view of its part."""
-    flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
     at = 0
     for parameter in parameters:
-        parameter.data = flat.data[at : at + parameter.numel()].view_as(parameter)
+        parameter.data = flat[at : at + parameter.numel()].view_as(parameter)
         at += parameter.numel()
     return flat
 

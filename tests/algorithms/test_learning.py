@@ -80,7 +80,7 @@ def test_only_memory_tells_which_cue_was_shown(memory: str, low: float, high: fl
     """Of two cues the memoryless can only guess."""
     sizes = {} if memory == "none" else {"memory": memory, "memory_size": 16}
     settings = {**CUE, "args": {"gap": 2, "autoreset": autoreset}, **sizes}
-    assert low <= last(train(algorithms.get("ppo"), "toy:cue", 35, **settings)) <= high
+    assert low <= last(train(algorithms.get("ppo"), "toy:cue", 45, **settings)) <= high
 
 
 def test_masked_actions_are_never_taken_and_the_best_legal_one_is_learned() -> None:

@@ -48,7 +48,7 @@ class Sleepy(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, self.t == 20, False, {}
 
 
-SLEEPY = f"{__name__}:Sleepy" if "." in __name__ else "tests.run.test_signals:Sleepy"
+SLEEPY = f"{__name__}:Sleepy"
 
 
 def parent(pid: int) -> int | None:
@@ -139,6 +139,13 @@ def test_a_signal_to_the_whole_group_ends_well_with_env_processes(tmp_path: Path
 
     def send(pid: int) -> None:
         started.extend(children(pid))
+        listed = json.loads((tmp_path / "run" / "processes.json").read_text())
+        assert [(process["role"], process["index"]) for process in listed] == [
+            ("controller", 0),
+            ("env", 0),
+            ("env", 1),
+        ]
+        assert listed[0]["pid"] == pid and {process["pid"] for process in listed[1:]} <= set(started)
         os.killpg(pid, number)
 
     words = ["ppo", "MountainCar-v0", "--env-processes", "2", *LONG]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from podium.algorithms.common.base import Algorithm, RunConfig, Setup, sync_samples
 from podium.core import returns, seeding
@@ -87,11 +88,12 @@ def advantages(policy: Policy, batch: Batch, now: SimpleNamespace) -> Batch:
     return batch.with_columns(**{"advantage": advantage, "return": advantage + values})
 
 
-def normalized(advantage: Any, now: SimpleNamespace) -> Any:
+def normalized(advantage: torch.Tensor, now: SimpleNamespace) -> torch.Tensor:
     """The advantages with mean 0 and variance 1, if the settings ask for it."""
     if not now.normalize_advantage or len(advantage) < 2:
         return advantage
-    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    deviation, mean = torch.std_mean(advantage)
+    return (advantage - mean) / (deviation + 1e-8)
 
 
 def on_policy(
