@@ -212,12 +212,13 @@ def _resume(words: list[str]) -> int:
     )
     parser.add_argument("dir", metavar="DIR")
     parser.add_argument("--steps", help="a new end of the run, in env steps")
+    parser.add_argument("--wandb", metavar="PROJECT", help="go on logging to Weights & Biases")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     own = parser.parse_args(words)
     from podium.runs import resume_command
 
-    return resume_command(own.dir, own.steps, own.quiet, own.json)
+    return resume_command(own)
 
 
 def _evaluate(words: list[str]) -> int:

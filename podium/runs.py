@@ -162,17 +162,19 @@ def _report(runs: list[dict[str, Any]], as_json: bool, many: bool) -> int:
     return 0
 
 
-def resume_command(folder: str, steps: str | None, quiet: bool, as_json: bool) -> int:
+def resume_command(own: argparse.Namespace) -> int:
     """Go on with a run; one that is finished says so."""
     from podium import api
+    from podium.run.callbacks import WandB
 
-    with json_alone() if as_json else for_people():
-        before = RunFolder.open(folder).read_result()
-        result = api.resume(folder, steps, progress=not quiet)
+    with json_alone() if own.json else for_people():
+        before = RunFolder.open(own.dir).read_result()
+        callbacks = [WandB(own.wandb)] if own.wandb else []
+        result = api.resume(own.dir, own.steps, callbacks=callbacks, progress=not own.quiet)
         if result.figures == before:
-            print(f"{folder} is finished: add --steps N to go on", file=sys.stderr)
+            print(f"{own.dir} is finished: add --steps N to go on", file=sys.stderr)
         figures = _with_plot(result.folder, result.figures)
-    return _report([figures], as_json, many=False)
+    return _report([figures], own.json, many=False)
 
 
 def evaluate_command(own: argparse.Namespace) -> int:

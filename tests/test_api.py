@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import podium
+from podium.core import checkpoint
 from podium.core.errors import ConfigError, UsageError
 from podium.run.folder import RunFolder
 
@@ -247,3 +248,22 @@ def test_a_checkpoint_is_chosen_by_name(runs: dict[str, Path]) -> None:
     assert podium.load(runs["cartpole"], last).predict(np.zeros(4)) in (0, 1)
     with pytest.raises(UsageError, match=f"no checkpoint 'step-1'; there are: .*{last}"):
         podium.load(runs["cartpole"], "step-1")
+
+
+def test_weights_of_another_run_are_where_a_new_one_begins(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Its counters, its optimizer and its envs are new."""
+    frozen = {**QUICK, "lr": 0.0}
+    started = podium.train("ppo", "CartPole-v1", out=tmp_path / "started", start_from=runs["cartpole"], **frozen)
+    podium.train("ppo", "CartPole-v1", out=tmp_path / "anew", **{**frozen, "seed": 5})
+    assert started["resumed_from"] is None and started["updates"] == 2
+    assert RunFolder.open(started.folder).config["from"] == str(runs["cartpole"])
+    old, new, other = (weights(folder) for folder in (runs["cartpole"], started.folder, tmp_path / "anew"))
+    assert all(new[name].tobytes() == old[name].tobytes() for name in old), "with a step size of 0 they stay"
+    assert any(other[name].tobytes() != old[name].tobytes() for name in old)
+    with pytest.raises(UsageError, match=r"the checkpoint's model has \[64"):
+        podium.train("ppo", "CartPole-v1", out=tmp_path / "wrong", start_from=runs["cartpole"], hidden=(32,), **frozen)
+    assert not (tmp_path / "wrong").exists()
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    return checkpoint.load(folder / "checkpoints" / "latest")[0]["policy"]["model"]

@@ -351,18 +351,3 @@ def test_keeping_a_state_in_memory_changes_nothing(tmp_path: Path, monkeypatch: 
             monkeypatch.setattr(driver, "KEEP_EVERY_S", keep)
             podium.train("ppo", env, out=folder, **settings)
         assert differences(*folders) == []
-
-
-def test_weights_of_another_run_are_where_a_new_one_begins(run: Path, tmp_path: Path) -> None:
-    """Its counters, its optimizer and its envs are new."""
-    started = tmp_path / "started"
-    frozen = {**QUICK, "lr": 0.0, "steps": 200}
-    result = podium.train("ppo", "CartPole-v1", out=started, start_from=run, **frozen)
-    assert result["resumed_from"] is None and result["env_steps"] < 400
-    assert equal(weights(started), weights(run)), "with a step size of 0 they stay as they were"
-    assert RunFolder.open(started).config["from"] == str(run)
-    podium.train("ppo", "CartPole-v1", out=tmp_path / "anew", **frozen)
-    assert not equal(weights(tmp_path / "anew"), weights(run))
-    with pytest.raises(UsageError, match=r"the checkpoint's model has \[64"):
-        podium.train("ppo", "CartPole-v1", out=tmp_path / "wrong", start_from=run, hidden=(32,), **frozen)
-    assert not (tmp_path / "wrong").exists()
