@@ -21,7 +21,14 @@ from podium.run.folder import RunFolder
 from tests.resume_tools import CASES, ROOT, differences, environment, kill_and_resume, train_words
 
 SEED = 3
-SMALL = {"steps": 3000, "checkpoint_every": 1000, "epochs": 2, "lr": 1e-3, "seed": SEED, "progress": False}
+SMALL: dict[str, Any] = {
+    "steps": 3000,
+    "checkpoint_every": 1000,
+    "epochs": 2,
+    "lr": 1e-3,
+    "seed": SEED,
+    "progress": False,
+}
 
 
 class CopyAt(podium.Callback):
@@ -56,7 +63,7 @@ def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, P
             steps = int(CASES[case][CASES[case].index("--steps") + 1])
             moment = int(random.Random(f"copy {case}").uniform(0.3, 0.9) * steps)
             algo, env, *flags = CASES[case]
-            settings = {name[2:].replace("-", "_"): text for name, text in settings_of(flags)}
+            settings: dict[str, Any] = {name[2:].replace("-", "_"): text for name, text in settings_of(flags)}
             podium.train(
                 algo,
                 env,
