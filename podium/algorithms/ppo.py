@@ -19,12 +19,10 @@ class PPOConfig(ActorCriticConfig):
     """PPO's own settings; the defaults are for small classic control tasks."""
 
     steps: int = setting(100_000, "end after the first iteration with this many env steps", unit="env steps", low=1)
-    fragment: int = setting(32, "steps per env in a sample", unit="steps", low=1)
-    minibatch: int = setting(256, "rows per gradient step", unit="rows", low=1)
-    epochs: int | Schedule = setting(20, "passes over each sample", low=1)
+    fragment: int = setting(128, "steps per env in a sample", unit="steps", low=1)
+    minibatch: int = setting(64, "rows per gradient step", unit="rows", low=1)
+    epochs: int | Schedule = setting(10, "passes over each sample", low=1)
     lr: float | Schedule = setting(Schedule.parse("1e-3->0"), "Adam's step size", low=0, high=10)
-    gamma: float | Schedule = setting(0.98, "discount per step", low=0, high=1)
-    gae_lambda: float | Schedule = setting(0.8, "GAE's trade of bias for variance", low=0, high=1)
     clip: float | Schedule = setting(0.2, "how far the probability ratio may leave 1 with profit", low=0)
     value_clip: float | Schedule | None = setting(None, "how far a value may move in one update", above=0)
     target_kl: float | Schedule | None = setting(None, "skip the remaining passes above 1.5 times this KL", above=0)
@@ -59,13 +57,20 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 300_000,
         "envs": 16,
         "fragment": 64,
-        "epochs": 10,
+        "minibatch": 256,
         "gamma": 0.9,
-        "gae_lambda": 0.95,
         "normalize_obs": True,
         "reward_scale": 0.1,
     },
-    "memory": {"steps": 500_000, "memory": "lstm", "normalize_obs": True, "gamma": 0.99, "gae_lambda": 0.9},
+    "memory": {
+        "steps": 500_000,
+        "fragment": 32,
+        "minibatch": 256,
+        "epochs": 20,
+        "gae_lambda": 0.9,
+        "memory": "lstm",
+        "normalize_obs": True,
+    },
 }
 
 ALGORITHM = on_policy("ppo", PPOConfig, loss, advantages, presets=PRESETS)

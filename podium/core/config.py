@@ -33,6 +33,10 @@ class Schedule:
         return before[1]
 
     def __str__(self) -> str:
+        """As it is typed; the progress is left out where `parse` would find the same."""
+        bare = "->".join(_exact(value) for _, value in self.points)
+        if len(self.points) > 1 and Schedule.parse(bare) == self:
+            return bare
         return "->".join(f"{_exact(value)}@{_exact(progress)}" for progress, value in self.points)
 
     @classmethod

@@ -191,8 +191,9 @@ def _adapt(spec: EnvSpec, env: Any) -> VectorEnv:
 
     if isinstance(env, gymnasium.vector.VectorEnv):
         return GymVector(env, describe(spec))
-    ours = ("n", "observation_space", "action_space", "masked", "autoreset", "reset", "step", "get_state", "set_state")
-    lacking = [name for name in ours if not hasattr(env, name)]
+    data = ("n", "observation_space", "action_space", "masked", "autoreset")
+    methods = ("reset", "step", "get_state", "set_state", "processes", "close")
+    lacking = [name for name in (*data, *methods) if not hasattr(env, name)]
     if not lacking:
         return env
     raise UsageError(

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from multiprocessing import connection, reduction
+from multiprocessing import connection, reduction, resource_tracker, util
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +46,8 @@ class ProcessVector:
         self._workers: list[Any] = []
         bounds = [n * i // min(processes, n) for i in range(min(processes, n) + 1)]
         self._slices = [slice(*pair) for pair in zip(bounds, bounds[1:], strict=False)]
+        # At exit multiprocessing asks workers to end by SIGTERM, which they don't hear: end them before.
+        util.Finalize(self, _end, args=(self._conns, self._workers), exitpriority=10)
         try:
             self._start(replace(spec, processes=processes))
             layout = [self._answer(i) for i in range(len(self._workers))][0]
@@ -65,8 +67,10 @@ class ProcessVector:
                 f"{self._name} can't be sent to env processes; define it at a module's top level"
             ) from error
         context = multiprocessing.get_context("spawn")
-        # A worker inherits the blocked signal: from its start on, Ctrl-C is the parent's to handle.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # A worker inherits the blocked signals: from its start on, they are the parent's to handle. The tracker has to run
+        # before, since its own start lets them through again.
+        resource_tracker.ensure_running()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             for part in self._slices:
                 ours, theirs = context.Pipe()
@@ -141,16 +145,7 @@ class ProcessVector:
 
     def close(self) -> None:
         """End every worker; one that doesn't end by itself is killed."""
-        for conn in self._conns:
-            conn.close()
-        until = time.monotonic() + CLOSE_S
-        for worker in self._workers:
-            worker.join(timeout=max(0.0, until - time.monotonic()))
-            if worker.is_alive():
-                worker.kill()
-                worker.join()
-            worker.close()
-        self._conns, self._workers = [], []
+        _end(self._conns, self._workers)
 
     def _call(self, requests: list[tuple[Any, ...]]) -> list[Any]:
         for index, request in enumerate(requests):
@@ -198,6 +193,20 @@ class ProcessVector:
     def _label(self, index: int) -> str:
         part = self._slices[index]
         return f"env process {index} (envs {part.start} to {part.stop - 1}, pid {self._workers[index].pid})"
+
+
+def _end(conns: list[Any], workers: list[Any]) -> None:
+    for conn in conns:
+        conn.close()
+    until = time.monotonic() + CLOSE_S
+    for worker in workers:
+        worker.join(timeout=max(0.0, until - time.monotonic()))
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
+        worker.close()
+    conns.clear()
+    workers.clear()
 
 
 def work(conn: Any, spec: EnvSpec, start: int, stop: int) -> None:
