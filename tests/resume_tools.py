@@ -28,39 +28,20 @@ ROOT = Path(__file__).parents[1]
 WALL_CLOCK = ("wall_s", "steps_per_s")
 DEADLINE_S = 120.0
 
+SMALL_PPO = "--fragment 32 --minibatch 256 --epochs 4"  # many small iterations, so that a kill falls anywhere
 CASES: dict[str, list[str]] = {
-    "vector": [
-        "ppo",
-        "CartPole-v1",
-        "--steps",
-        "9000",
-        "--epochs",
-        "4",
-        "--eval-every",
-        "3000",
-        "--eval-episodes",
-        "4",
-    ],
-    "normalized": ["ppo", "Pendulum-v1", "--steps", "8000", "--epochs", "4", "--normalize-obs", "--lr", "1e-3->0"],
-    "recurrent": ["ppo", "toy:cartpole-hidden", "--steps", "6000", "--epochs", "2", "--memory", "lstm"],
-    "a2c": ["a2c", "CartPole-v1", "--steps", "12000"],
-    "pg": ["pg", "CartPole-v1", "--steps", "12000", "--fragment", "128"],
-    "restarting": ["ppo", "envpool:CartPole-v1", "--steps", "9000", "--epochs", "4"],
-    "processes": ["ppo", "MountainCar-v0", "--steps", "8000", "--epochs", "4", "--env-processes", "2"],
-    "workers": [
-        "ppo",
-        "Acrobot-v1",
-        "--steps",
-        "8000",
-        "--epochs",
-        "4",
-        "--workers",
-        "2",
-        "--envs",
-        "4",
-        "--normalize-obs",
-    ],
-    "stacked": ["ppo", "CartPole-v1", "--steps", "8000", "--epochs", "4", "--frame-stack", "2"],
+    name: words.split()
+    for name, words in {
+        "vector": f"ppo CartPole-v1 --steps 9000 {SMALL_PPO} --eval-every 3000 --eval-episodes 4",
+        "normalized": f"ppo Pendulum-v1 --steps 8000 {SMALL_PPO} --normalize-obs --lr 1e-3->0",
+        "recurrent": f"ppo toy:cartpole-hidden --steps 6000 {SMALL_PPO} --memory lstm",
+        "a2c": "a2c CartPole-v1 --steps 12000",
+        "pg": "pg CartPole-v1 --steps 12000 --fragment 128",
+        "restarting": f"ppo envpool:CartPole-v1 --steps 9000 {SMALL_PPO}",
+        "processes": f"ppo MountainCar-v0 --steps 8000 {SMALL_PPO} --env-processes 2",
+        "workers": f"ppo Acrobot-v1 --steps 8000 {SMALL_PPO} --workers 2 --envs 4 --normalize-obs",
+        "stacked": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --frame-stack 2",
+    }.items()
 }
 
 

@@ -235,7 +235,7 @@ def test_settings_are_read_as_they_are_typed(capsys: pytest.CaptureFixture[str],
         True,
         True,
     )
-    assert (config["target_kl"], config["env_args"], config["lr"]) == (0.02, {"max_episode_steps": 50}, "0.0003@0->0@1")
+    assert (config["target_kl"], config["env_args"], config["lr"]) == (0.02, {"max_episode_steps": 50}, "0.0003->0")
     assert (config["checkpoint_every"], config["stop_return"]) == (None, -5)
 
 
@@ -260,7 +260,7 @@ def test_fine_tuning_takes_over_what_is_not_given(
     assert tuned == {**source, "from": str(trained), "steps": 100, "lr": 0.0}
     figures = json.loads(done.out)
     assert (figures["algo"], figures["env"], figures["resumed_from"]) == ("ppo", "CartPole-v1", None)
-    assert figures["env_steps"] < 400
+    assert figures["env_steps"] <= 8 * 128, "counted from zero"
     obs = np.random.default_rng(0).normal(size=(20, 4))
     assert podium.load("tuned").predict(obs).tolist() == podium.load(trained).predict(obs).tolist()
     done = Called(capsys, "train", "a2c", "--from", trained, "--steps", 50, "--out", "other", "--quiet")

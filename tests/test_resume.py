@@ -24,6 +24,7 @@ SEED = 3
 SMALL: dict[str, Any] = {
     "steps": 3000,
     "checkpoint_every": 1000,
+    "fragment": 32,
     "epochs": 2,
     "lr": 1e-3,
     "seed": SEED,
@@ -203,10 +204,14 @@ def test_an_extended_run_that_is_killed_still_goes_to_its_new_end(tmp_path: Path
 
 def test_a_run_that_reached_its_return_goes_on_when_more_steps_are_asked_for(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    first = podium.train("ppo", "toy:constant", out=folder, stop_return=10, env_args={"length": 5}, **SMALL, fragment=8)
+    first = podium.train(
+        "ppo", "toy:constant", out=folder, stop_return=10, env_args={"length": 5}, **{**SMALL, "fragment": 8}
+    )
     assert first["stopped_by"] == "steps", "the best return is 5"
     shutil.rmtree(folder)
-    first = podium.train("ppo", "toy:constant", out=folder, stop_return=5, env_args={"length": 5}, **SMALL, fragment=8)
+    first = podium.train(
+        "ppo", "toy:constant", out=folder, stop_return=5, env_args={"length": 5}, **{**SMALL, "fragment": 8}
+    )
     assert first["stopped_by"] == "stop_return" and first["env_steps"] < 1000
     assert podium.resume(folder, progress=False).figures == first.figures
     longer = podium.resume(folder, 1500, progress=False)

@@ -111,9 +111,7 @@ def test_the_folder_holds_what_it_should(run: Path) -> None:
     assert json.loads((run / "processes.json").read_text()) == [], "nothing runs any more"
     config = json.loads((run / "config.json").read_text())
     assert (config["algo"], config["env"], config["from"], config["seed"]) == ("ppo", "CartPole-v1", None, 7)
-    assert (config["gamma"], config["clip"], config["lr"]) == (0.98, 0.2, "0.001@0->0@1"), (
-        "the defaults stand there too"
-    )
+    assert (config["gamma"], config["clip"], config["lr"]) == (0.99, 0.2, "0.001->0"), "the defaults stand there too"
 
 
 def test_the_result_says_what_the_rows_do(run: Path) -> None:

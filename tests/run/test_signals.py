@@ -23,7 +23,7 @@ from podium.run.folder import RunFolder
 from podium.run.signals import Interrupted, Signals
 from tests.resume_tools import ROOT, differences, start, steps_done, wait_until
 
-LONG = ["--steps", "1000000", "--quiet", "--epochs", "1"]
+LONG = ["--steps", "1000000", "--quiet", "--epochs", "1", "--fragment", "32"]
 
 
 class Sleepy(gymnasium.Env):
