@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import torch
 from torch import Tensor
 
 from podium.algorithms.common.on_policy import ActorCriticConfig, advantages, normalized, on_policy
@@ -25,10 +26,11 @@ def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[
     """The policy gradient with a learned baseline, the value loss and the entropy bonus."""
     policy_loss = -(out.logp * normalized(rows["advantage"], now)).mean()
     value_loss = 0.5 * (out.value - rows["return"]).square().mean()
-    entropy = out.entropy.mean()
     total = policy_loss + now.value_coef * value_loss
     if now.entropy:
-        total = total - now.entropy * entropy
+        total = total - now.entropy * out.entropy.mean()
+    with torch.no_grad():
+        entropy = out.entropy.mean()
     return total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
 
 

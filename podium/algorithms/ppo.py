@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import mse_loss as squared_error
 
 from podium.algorithms.common.on_policy import ActorCriticConfig, advantages, normalized, on_policy
 from podium.core.config import Schedule, setting
@@ -33,19 +34,21 @@ def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[
     log_ratio = out.logp - rows["logp"]
     ratio = log_ratio.exp()
     advantage = normalized(rows["advantage"], now)
-    policy_loss = -torch.min(ratio * advantage, ratio.clamp(1 - now.clip, 1 + now.clip) * advantage).mean()
+    # The paper's minimum of the ratio and the clipped ratio, times the advantage: beyond the clip there is no profit.
+    most = advantage + now.clip * advantage.abs()
+    policy_loss = -torch.min(ratio * advantage, most).mean()
 
-    error = (out.value - rows["return"]).square()
+    error = squared_error(out.value, rows["return"], reduction="none")
     if now.value_clip is not None:
         near = rows["value"] + (out.value - rows["value"]).clamp(-now.value_clip, now.value_clip)
-        error = torch.max(error, (near - rows["return"]).square())
+        error = torch.max(error, squared_error(near, rows["return"], reduction="none"))
     value_loss = 0.5 * error.mean()
 
-    entropy = out.entropy.mean()
     total = policy_loss + now.value_coef * value_loss
     if now.entropy:
-        total = total - now.entropy * entropy
+        total = total - now.entropy * out.entropy.mean()
     with torch.no_grad():
+        entropy = out.entropy.mean()
         kl = (ratio - 1 - log_ratio).mean()
         clipped = ((ratio - 1).abs() > now.clip).float().mean()
     terms = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl, "clipped": clipped}

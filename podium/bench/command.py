@@ -64,7 +64,7 @@ def _learning(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
 
 def _parser(name: str, what: str, parser_class: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     parser = parser_class(prog=f"podium bench {name}", description=what, allow_abbrev=False)
-    parser.add_argument("--rounds", type=_count, default=5, metavar="N", help="measurements of each contender; 5")
+    parser.add_argument("--rounds", type=_count, default=9, metavar="N", help="measurements of each contender; 9")
     parser.add_argument("--seconds", type=_seconds, default=1.5, metavar="S", help="how long one measurement is; 1.5")
     out = Path(f"bench-{name}.json")
     parser.add_argument("--out", type=Path, default=out, metavar="FILE", help=f"the report; {out}, its plot beside it")

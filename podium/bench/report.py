@@ -66,18 +66,22 @@ class Report:
 
 
 def _rows(measured: Measured) -> list[dict[str, Any]]:
-    medians = {name: median(runs) for name, runs in measured.runs.items()}
     return [
         {
             "case": measured.case,
             "contender": name,
             "unit": "steps/s",
-            "median": medians[name],
+            "median": median(runs),
             "runs": list(runs),
-            "ratio_to": {other: medians[name] / medians[other] for other in medians if other != name},
+            "ratio_to": {other: ratio(runs, theirs) for other, theirs in measured.runs.items() if other != name},
         }
         for name, runs in measured.runs.items()
     ]
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of the rounds' ratios: what a round measures one after the other shares the machine's moods."""
+    return median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def _targets(measured: Measured) -> list[dict[str, Any]]:
@@ -86,7 +90,7 @@ def _targets(measured: Measured) -> list[dict[str, Any]]:
     for target in measured.targets:
         value = None
         if target.against in measured.runs:
-            value = median(measured.runs[OURS]) / median(measured.runs[target.against])
+            value = ratio(measured.runs[OURS], measured.runs[target.against])
         found.append(
             {
                 "case": measured.case,

@@ -25,9 +25,10 @@ class Adam:
         self._steps += 1
         self._mean.lerp_(gradient, 1 - first)
         self._square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        size = lr / (1 - first**self._steps)
-        spread = self._square.sqrt().div_(math.sqrt(1 - second**self._steps)).add_(self._eps)
-        self._vector.addcdiv_(self._mean, spread, value=-size)
+        # The second moment's bias stands in front, and beside epsilon, instead of under every root.
+        bias = math.sqrt(1 - second**self._steps)
+        spread = self._square.sqrt().add_(self._eps * bias)
+        self._vector.addcdiv_(self._mean, spread, value=-lr * bias / (1 - first**self._steps))
 
     def get_state(self) -> dict[str, np.ndarray | int]:
         mean, square = (part.cpu().numpy().copy() for part in (self._mean, self._square))

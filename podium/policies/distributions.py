@@ -20,18 +20,20 @@ EDGE = 1e-6
 
 
 class Family(Protocol):
-    """`params` are `[B, size]`; `free` parameters follow them, learned but not a function of the observation."""
+    """`params` are `[B, size]`; `free` parameters follow them, learned but not a function of the observation. `sample`
+    and `mode` give (action, log-probability); `entropy` needs the actions where it can only be estimated."""
 
     size: int
     free: int
 
     def sample(self, params: Tensor, mask: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]: ...
     def mode(self, params: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]: ...
-    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]: ...
+    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor: ...
+    def entropy(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor: ...
 
 
 class Categorical:
-    """One of n choices; `sample` and `mode` give (action, log-probability), `log_prob` (log-probability, entropy)."""
+    """One of n choices."""
 
     def __init__(self, n: int) -> None:
         self.size, self.free = n, 0
@@ -49,9 +51,12 @@ class Categorical:
         logp, action = _log_softmax(params, mask).max(-1)
         return action, logp
 
-    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
+        return -F.cross_entropy(_legal(params, mask), action, reduction="none")
+
+    def entropy(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
         logp = _log_softmax(params, mask)
-        return logp.gather(-1, action[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
+        return -(logp.exp() * logp).sum(-1)
 
 
 class MultiCategorical:
@@ -74,10 +79,13 @@ class MultiCategorical:
         actions, logps = zip(*(part.mode(p, m) for part, p, m in self._split(params, mask)), strict=True)
         return torch.stack(actions, -1), sum(logps[1:], logps[0])
 
-    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        pairs = [part.log_prob(p, action[:, i], m) for i, (part, p, m) in enumerate(self._split(params, mask))]
-        logps, entropies = zip(*pairs, strict=True)
-        return sum(logps[1:], logps[0]), sum(entropies[1:], entropies[0])
+    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
+        parts = enumerate(self._split(params, mask))
+        return torch.stack([part.log_prob(p, action[:, i], m) for i, (part, p, m) in parts]).sum(0)
+
+    def entropy(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
+        parts = enumerate(self._split(params, mask))
+        return torch.stack([part.entropy(p, action[:, i], m) for i, (part, p, m) in parts]).sum(0)
 
 
 class Bernoulli:
@@ -94,13 +102,13 @@ class Bernoulli:
         return self._with_logp(params, params > 0)
 
     def _with_logp(self, params: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        return action.to(torch.int8), self.log_prob(params, action, None)[0]
+        return action.to(torch.int8), self.log_prob(params, action, None)
 
-    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        logp = -F.binary_cross_entropy_with_logits(params, action.to(params.dtype), reduction="none")
-        p = params.sigmoid()
-        entropy = F.softplus(params) - p * params
-        return logp.sum(-1), entropy.sum(-1)
+    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
+        return -F.binary_cross_entropy_with_logits(params, action.to(params.dtype), reduction="none").sum(-1)
+
+    def entropy(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
+        return (F.softplus(params) - params.sigmoid() * params).sum(-1)
 
 
 class Gaussian:
@@ -125,11 +133,13 @@ class Gaussian:
         mean, log_std = self._split(params)
         return mean.reshape(-1, *self.shape), -log_std.sum(-1) - 0.5 * self.d * LOG_2PI
 
-    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
         mean, log_std = self._split(params)
         noise = (action.reshape(mean.shape) - mean) * (-log_std).exp()
-        logp = -0.5 * (noise * noise).sum(-1) - log_std.sum(-1) - 0.5 * self.d * LOG_2PI
-        return logp, log_std.sum(-1) + 0.5 * self.d * (1.0 + LOG_2PI)
+        return -0.5 * (noise * noise).sum(-1) - log_std.sum(-1) - 0.5 * self.d * LOG_2PI
+
+    def entropy(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
+        return self._split(params)[1].sum(-1) + 0.5 * self.d * (1.0 + LOG_2PI)
 
     def moved(self, params: Tensor, action: Tensor) -> Tensor:
         """The same actions as functions of the parameters: mean plus deviation times the noise that made them."""
@@ -167,16 +177,19 @@ class SquashedGaussian:
 
     def sample(self, params: Tensor, mask: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         action = self._squash(self.gaussian.sample(params, mask, rng)[0])
-        return action, self.log_prob(params, action, mask)[0]
+        return action, self.log_prob(params, action, mask)
 
     def mode(self, params: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         action = self._squash(self.gaussian.mode(params, mask)[0])
-        return action, self.log_prob(params, action, mask)[0]
+        return action, self.log_prob(params, action, mask)
 
-    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
         raw = self._unsquash(action)
-        logp, entropy = self.gaussian.log_prob(params, raw, mask)
-        return logp - self._volume(raw), entropy + self._volume(self.gaussian.moved(params, raw))
+        return self.gaussian.log_prob(params, raw, mask) - self._volume(raw)
+
+    def entropy(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
+        moved = self.gaussian.moved(params, self._unsquash(action))
+        return self.gaussian.entropy(params, action, mask) + self._volume(moved)
 
 
 def family_for(space: Leaf, squash: bool = False) -> Family:
@@ -194,7 +207,9 @@ def family_for(space: Leaf, squash: bool = False) -> Family:
     return Gaussian(space.shape)
 
 
+def _legal(logits: Tensor, mask: Tensor | None) -> Tensor:
+    return logits if mask is None else logits.masked_fill(~mask, ILLEGAL)
+
+
 def _log_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
-    if mask is not None:
-        logits = logits.masked_fill(~mask, ILLEGAL)
-    return logits.log_softmax(-1)
+    return _legal(logits, mask).log_softmax(-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +34,12 @@ class Out:
     params: Tensor
     value: Tensor
     logp: Tensor
-    entropy: Tensor
+    entropy_of: Callable[[], Tensor]
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """Worked out when it is first asked for: with a gradient, or without one where it is only shown."""
+        return self.entropy_of()
 
 
 class Minibatch:
@@ -54,6 +59,7 @@ class Minibatch:
         return name in self._columns
 
 
+Report = dict[str, Tensor | float]
 Loss = Callable[[Out, Minibatch, SimpleNamespace], tuple[Tensor, dict[str, Tensor]]]
 Postprocess = Callable[["TorchPolicy", Batch, SimpleNamespace], Batch]
 
@@ -193,7 +199,7 @@ class TorchPolicy:
             reports = []
             for minibatch, envs in loaded.minibatches(sgd.minibatch, rng):
                 gradient, report = self._gradient(loaded, minibatch, envs, now)
-                self._step(gradient if reduce is None else self._reduced(gradient, reduce), now)
+                self._step(gradient if reduce is None else self._reduced(gradient, reduce), now, report)
                 reports.append(report)
             if not reports:  # every row was a reset row: nothing to learn from
                 break
@@ -214,29 +220,32 @@ class TorchPolicy:
         minibatch, envs = next(loaded.minibatches(None, np.random.default_rng(0)))
         self.model.train()
         gradient, report = self._gradient(loaded, minibatch, envs, self.config.at(sgd.progress))
+        self._note_norm(gradient, report)
         self.model.eval()
-        return gradient.cpu().numpy(), {name: float(value) for name, value in report.items()}
+        return gradient.cpu().numpy(), {name: _mean([report], name) for name in report}
 
     def apply(self, flat: np.ndarray, sgd: Sgd) -> None:
-        self._step(torch.from_numpy(flat).to(self.device), self.config.at(sgd.progress))
+        self._step(torch.from_numpy(flat).to(self.device), self.config.at(sgd.progress), {})
         self.version += 1
         self.progress = sgd.progress
 
     def _gradient(
         self, loaded: Loaded, minibatch: Minibatch, envs: np.ndarray | None, now: SimpleNamespace
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, Report]:
         params, value = self._forward_minibatch(loaded, minibatch, envs)
-        mask = minibatch["mask"] if "mask" in minibatch else None
-        logp, entropy = self.family.log_prob(params, minibatch["action"], mask)
+        of_actions = (params, minibatch["action"], minibatch["mask"] if "mask" in minibatch else None)
+        logp, entropy = self.family.log_prob(*of_actions), partial(self.family.entropy, *of_actions)
         loss, report = self._loss(Out(params, value, logp, entropy), minibatch, now)
         parts = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
-        report = {"loss": loss.detach(), **{name: term.detach() for name, term in report.items()}}
-        gradient = torch.cat([part.reshape(-1) for part in parts])
-        report["gradient_norm"] = norm = torch.linalg.vector_norm(gradient)
+        return torch.cat([part.reshape(-1) for part in parts]), {"loss": loss, **report}
+
+    def _note_norm(self, gradient: Tensor, report: Report) -> float:
+        """The gradient's length, noted in the report; one that is not finite ends the training, by what else is not."""
+        norm = report["gradient_norm"] = float(torch.linalg.vector_norm(gradient))
         if not math.isfinite(norm):
-            broken = [name for name, term in report.items() if not torch.isfinite(term)]
+            broken = [name for name in report if not math.isfinite(_mean([report], name))]
             raise TrainingError(f"update {self.version + 1}: not finite: {', '.join(broken)}; try a lower --lr")
-        return gradient, report
+        return norm
 
     def _forward_minibatch(
         self, loaded: Loaded, minibatch: Minibatch, envs: np.ndarray | None
@@ -256,11 +265,10 @@ class TorchPolicy:
     def _reduced(self, gradient: Tensor, reduce: Reduce) -> Tensor:
         return torch.from_numpy(reduce(gradient.cpu().numpy())).to(self.device)
 
-    def _step(self, gradient: Tensor, now: SimpleNamespace) -> None:
-        if now.max_grad_norm is not None:
-            norm = float(torch.linalg.vector_norm(gradient))
-            if norm > now.max_grad_norm:
-                gradient = gradient * (now.max_grad_norm / (norm + 1e-6))
+    def _step(self, gradient: Tensor, now: SimpleNamespace, report: Report) -> None:
+        norm = self._note_norm(gradient, report)
+        if now.max_grad_norm is not None and norm > now.max_grad_norm:
+            gradient = gradient * (now.max_grad_norm / (norm + 1e-6))
         self._optimizer.step(gradient, now.lr)
 
     # --- observation filter ---
@@ -345,8 +353,9 @@ def _agreed(figure: float, reduce: Reduce | None) -> float:
     return figure if reduce is None else float(reduce(np.array([figure], np.float32))[0])
 
 
-def _mean(reports: list[dict[str, Tensor]], name: str) -> float:
-    return float(sum(float(report[name]) for report in reports)) / len(reports)
+def _mean(reports: list[Report], name: str) -> float:
+    terms = (report[name] for report in reports)
+    return sum(float(term.detach() if isinstance(term, Tensor) else term) for term in terms) / len(reports)
 
 
 def _flatten(parameters: list[nn.Parameter]) -> Tensor:

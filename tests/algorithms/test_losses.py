@@ -23,7 +23,7 @@ def now(**settings: Any) -> SimpleNamespace:
 def out(logp: list[float], value: list[float] | None = None, entropy: float = 0.0) -> Out:
     n = len(logp)
     values = torch.tensor(value or [0.0] * n, requires_grad=True)
-    return Out(torch.zeros(n, 2), values, torch.tensor(logp, requires_grad=True), torch.full((n,), entropy))
+    return Out(torch.zeros(n, 2), values, torch.tensor(logp, requires_grad=True), lambda: torch.full((n,), entropy))
 
 
 def rows(**columns: list[float]) -> Minibatch:

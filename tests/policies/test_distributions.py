@@ -36,6 +36,11 @@ def logits(*probabilities: float) -> Tensor:
     return row(*map(math.log, probabilities))
 
 
+def both(family: Family, params: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies."""
+    return family.log_prob(params, action, mask), family.entropy(params, action, mask)
+
+
 def near_frequencies(counts: np.ndarray, probabilities: np.ndarray) -> bool:
     """Whether a chi-square statistic is within what chance gives (mean k, deviation sqrt(2 k)) by five deviations."""
     expected = probabilities * counts.sum()
@@ -49,14 +54,14 @@ def near_frequencies(counts: np.ndarray, probabilities: np.ndarray) -> bool:
 
 
 def test_categorical_by_hand() -> None:
-    logp, entropy = Categorical(3).log_prob(logits(0.5, 0.3, 0.2) + 7.0, torch.tensor([1]), None)
+    logp, entropy = both(Categorical(3), logits(0.5, 0.3, 0.2) + 7.0, torch.tensor([1]), None)
     assert logp.item() == pytest.approx(-1.2039728, abs=1e-6)
     assert entropy.item() == pytest.approx(1.0296531, abs=1e-6)
 
 
 def test_a_masked_choice_has_probability_zero_and_the_others_fill_up() -> None:
     params, mask = logits(0.5, 0.3, 0.2).expand(3, 3), torch.tensor([[True, False, True]]).expand(3, 3)
-    logp, entropy = Categorical(3).log_prob(params, torch.tensor([0, 1, 2]), mask)
+    logp, entropy = both(Categorical(3), params, torch.tensor([0, 1, 2]), mask)
     assert logp.exp().tolist() == pytest.approx([5 / 7, 0.0, 2 / 7], abs=1e-6)
     assert logp.exp()[1].item() == 0.0
     assert entropy[0].item() == pytest.approx(0.5982696, abs=1e-6)
@@ -96,7 +101,7 @@ def test_the_gradient_of_log_probability_and_entropy_is_that_of_finite_differenc
     start = torch.tensor([[0.3, -0.7, 0.2, 1.1]], dtype=torch.float64)
 
     def objective(params: Tensor) -> Tensor:
-        logp, entropy = Categorical(4).log_prob(params, torch.tensor([1]), mask)
+        logp, entropy = both(Categorical(4), params, torch.tensor([1]), mask)
         return (logp + 0.5 * entropy).sum()
 
     params = start.clone().requires_grad_()
@@ -113,7 +118,7 @@ def test_the_gradient_of_log_probability_and_entropy_is_that_of_finite_differenc
 def test_multi_categorical_adds_its_parts_up() -> None:
     family = MultiCategorical((2, 3))
     params = torch.cat([logits(0.25, 0.75), logits(0.5, 0.3, 0.2)], -1)
-    logp, entropy = family.log_prob(params, torch.tensor([[1, 2]]), None)
+    logp, entropy = both(family, params, torch.tensor([[1, 2]]), None)
     assert logp.exp().item() == pytest.approx(0.75 * 0.2, abs=1e-6)
     assert entropy.item() == pytest.approx(0.5623351 + 1.0296531, abs=1e-6)
 
@@ -125,13 +130,13 @@ def test_multi_categorical_masks_each_part() -> None:
     action, logp = family.sample(params, mask, rng())
     assert action.shape == (DRAWS, 2) and (action[:, 0] == 0).all()
     assert near_frequencies(np.bincount(action[:, 1].numpy(), minlength=3), np.array([0.0, 0.6, 0.4]))
-    torch.testing.assert_close(logp, family.log_prob(params, action, mask)[0])
+    torch.testing.assert_close(logp, family.log_prob(params, action, mask))
     assert family.mode(params, mask)[0][0].tolist() == [0, 1]
 
 
 def test_bernoulli_by_hand() -> None:
     params = row(0.0, math.log(3.0))
-    logp, entropy = Bernoulli(2).log_prob(params, torch.tensor([[1, 0]], dtype=torch.int8), None)
+    logp, entropy = both(Bernoulli(2), params, torch.tensor([[1, 0]], dtype=torch.int8), None)
     assert logp.exp().item() == pytest.approx(0.5 * 0.25, abs=1e-6)
     assert entropy.item() == pytest.approx(0.6931472 + 0.5623351, abs=1e-6)
     action, logp = Bernoulli(2).sample(params.expand(DRAWS, 2), None, rng())
@@ -146,7 +151,7 @@ def test_bernoulli_by_hand() -> None:
 def test_gaussian_by_hand() -> None:
     """Mean (1, -1), deviation (2, 1/2), at (2, 0): exponents 1/8 and 2, and the deviations' product is 1."""
     params = row(1.0, -1.0, math.log(2.0), math.log(0.5))
-    logp, entropy = Gaussian((2,)).log_prob(params, row(2.0, 0.0), None)
+    logp, entropy = both(Gaussian((2,)), params, row(2.0, 0.0), None)
     assert logp.item() == pytest.approx(-0.125 - 2.0 - 1.8378771, abs=1e-6)
     assert entropy.item() == pytest.approx(2.8378771, abs=1e-6)
 
@@ -156,14 +161,14 @@ def test_gaussian_draws_have_its_mean_and_deviation() -> None:
     action, logp = Gaussian((2,)).sample(params, None, rng())
     assert action.mean(0).tolist() == pytest.approx([1.0, -1.0], abs=0.06)
     assert action.std(0).tolist() == pytest.approx([2.0, 0.5], rel=0.03)
-    torch.testing.assert_close(logp, Gaussian((2,)).log_prob(params, action, None)[0], rtol=0, atol=1e-4)
+    torch.testing.assert_close(logp, Gaussian((2,)).log_prob(params, action, None), rtol=0, atol=1e-4)
     torch.testing.assert_close(Gaussian((2,)).mode(params, None)[0][0], torch.tensor([1.0, -1.0]))
 
 
 def test_gaussian_actions_have_the_spaces_shape() -> None:
     action, logp = Gaussian((2, 3)).sample(torch.zeros(5, 12), None, rng())
     assert action.shape == (5, 2, 3) and logp.shape == (5,)
-    assert Gaussian((2, 3)).log_prob(torch.zeros(5, 12), action, None)[0].shape == (5,)
+    assert Gaussian((2, 3)).log_prob(torch.zeros(5, 12), action, None).shape == (5,)
 
 
 LOW, HIGH = -1.0, 3.0
@@ -187,7 +192,7 @@ def test_squashed_gaussian_has_the_density_of_the_squashed_variable(mean: float,
     middles = (edges[1:] + edges[:-1]) / 2
     params = row(mean, math.log(std)).expand(len(middles), 2)
     actions = torch.tensor(middles[:, None], dtype=torch.float32)
-    ours = squashed().log_prob(params, actions, None)[0].exp().numpy()
+    ours = squashed().log_prob(params, actions, None).exp().numpy()
     expected = density(middles, mean, std)
     np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=2e-4)
     width = (HIGH - LOW) / len(middles)
@@ -196,7 +201,7 @@ def test_squashed_gaussian_has_the_density_of_the_squashed_variable(mean: float,
     assert abs(uncorrected.sum() * width - 1.0) > 0.1
     entropy = -(expected * np.log(np.maximum(expected, 1e-300))).sum() * width
     sampled, _ = squashed().sample(row(mean, math.log(std)).expand(DRAWS, 2), None, rng())
-    estimate = squashed().log_prob(row(mean, math.log(std)).expand(DRAWS, 2), sampled, None)[1].mean().item()
+    estimate = squashed().entropy(row(mean, math.log(std)).expand(DRAWS, 2), sampled, None).mean().item()
     assert estimate == pytest.approx(entropy, abs=0.03)
 
 
@@ -208,7 +213,7 @@ def test_squashed_draws_stay_inside_and_carry_the_log_probability_that_learning_
     fine = np.linspace(LOW, HIGH, 8001)
     shares = density((fine[1:] + fine[:-1]) / 2, 0.4, 0.8).reshape(8, -1).sum(1) * (HIGH - LOW) / 8000
     assert near_frequencies(counts, shares / shares.sum())
-    assert torch.equal(logp, squashed().log_prob(params, action, None)[0])
+    assert torch.equal(logp, squashed().log_prob(params, action, None))
 
 
 @pytest.mark.parametrize("raw", [-20.0, 20.0, -6.0, 9.0])
@@ -216,7 +221,7 @@ def test_a_saturated_squash_stays_finite_and_agrees_with_itself(raw: float) -> N
     """A ratio of new to old probability begins at exactly 1 only if acting and learning work it out alike."""
     params = row(raw, -3.0).expand(100, 2).requires_grad_()
     for action, logp in (squashed().sample(params, None, rng()), squashed().mode(params, None)):
-        again, entropy = squashed().log_prob(params, action.detach(), None)
+        again, entropy = both(squashed(), params, action.detach(), None)
         (gradient,) = torch.autograd.grad((again + entropy).sum(), params)
         assert torch.isfinite(logp).all() and torch.isfinite(entropy).all() and torch.isfinite(gradient).all()
         assert torch.equal(logp, again)
@@ -236,7 +241,7 @@ def test_the_squashed_entropys_gradient_is_that_of_the_true_entropy() -> None:
     expected = (entropy_at(-0.5 + 1e-3) - entropy_at(-0.5 - 1e-3)) / 2e-3
     params = row(0.0, -0.5).expand(DRAWS, 2).clone().requires_grad_()
     action, _ = squashed().sample(params.detach(), None, rng())
-    logp, entropy = squashed().log_prob(params, action, None)
+    logp, entropy = both(squashed(), params, action, None)
     (gradient,) = torch.autograd.grad(entropy.mean(), params, retain_graph=True)
     (naive,) = torch.autograd.grad(-logp.mean(), params)
     assert expected > 0.2
@@ -263,7 +268,7 @@ def test_family_of_a_space(space: Discrete, squash: bool, kind: type[Family], si
     params = torch.zeros(7, size + free)
     action, logp = family.sample(params, None, rng())
     assert not space.outside(action.numpy()).any() or kind is Gaussian
-    assert logp.shape == (7,) and torch.equal(family.log_prob(params, action, None)[0].isfinite(), torch.ones(7) > 0)
+    assert logp.shape == (7,) and torch.equal(family.log_prob(params, action, None).isfinite(), torch.ones(7) > 0)
 
 
 @pytest.mark.parametrize("space", [Discrete(3), Box.of(-np.inf, np.inf, (1,))])
