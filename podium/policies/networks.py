@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -82,40 +82,43 @@ class ActorCritic(Model):
             assert state is not None and start is not None
             remembered, next_state = self.memory(features[0], state, start)
             features = [remembered]
-        features = self.trunks.forward(features)
+        outputs = self.trunks.forward(features)
         policy_head, value_head = self._heads
-        params = nn.functional.linear(features[0], *policy_head)
+        params = nn.functional.linear(outputs[0], *policy_head)
         free = self.free
         if free is not None:
             params = torch.cat([params, free.expand(*params.shape[:-1], -1)], -1)
-        return params, nn.functional.linear(features[-1], *value_head).squeeze(-1), next_state
+        return params, nn.functional.linear(outputs[-1], *value_head).squeeze(-1), next_state
 
     def initial_state(self, n: int) -> State:
         return self.memory.initial_state(n) if self.memory is not None else {}
 
 
 class Trunks(nn.Module):
-    """Several MLPs of one shape side by side."""
+    """Several MLPs of one shape side by side. A layer is one batched product for all of them: at the size of most
+    policies an operation's call costs as much as its arithmetic."""
 
     def __init__(self, count: int, inputs: int, hidden: tuple[int, ...], activation: str) -> None:
         super().__init__()
+        self.count = count
         self.activation = ACTIVATIONS[activation]
         sizes = [inputs, *hidden]
         self.width = sizes[-1]
-        mlps = [[_orthogonal(nn.Linear(a, b), math.sqrt(2)) for a, b in pairwise(sizes)] for _ in range(count)]
-        self.layers = nn.ModuleList([nn.ModuleList(mlp) for mlp in mlps])
-        # On small networks a module's call costs as much as its arithmetic: the products go past it.
-        self._plain = [[(layer.weight, layer.bias) for layer in mlp] for mlp in mlps]
+        self.weights = nn.ParameterList([torch.empty(count, *pair) for pair in pairwise(sizes)])
+        self.biases = nn.ParameterList([torch.zeros(count, 1, size) for size in hidden])
+        for weight in self.weights:
+            for mlp in weight.data:
+                nn.init.orthogonal_(mlp, math.sqrt(2))
+        self._layers = list(zip(self.weights, self.biases, strict=True))  # past the lists, which are slow to walk
 
-    def forward(self, features: list[Tensor]) -> list[Tensor]:
+    def forward(self, features: list[Tensor]) -> Sequence[Tensor]:
         """Each trunk's output; one feature tensor serves them all, or there is one for each."""
-        outputs = []
-        for i, mlp in enumerate(self._plain):
-            x = features[i if len(features) > 1 else 0]
-            for weight, bias in mlp:
-                x = self.activation(nn.functional.linear(x, weight, bias))
-            outputs.append(x)
-        return outputs
+        lead = features[0].shape[:-1]
+        x = features[0].expand(self.count, *features[0].shape) if len(features) == 1 else torch.stack(features)
+        x = x.flatten(1, -2) if len(lead) > 1 else x
+        for weight, bias in self._layers:
+            x = self.activation(torch.baddbmm(bias, x, weight))
+        return x.unbind(0) if len(lead) == 1 else x.unflatten(1, lead).unbind(0)
 
 
 class UserModel(Model):

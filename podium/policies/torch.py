@@ -45,7 +45,7 @@ class Out:
 class Minibatch:
     """Some rows of a batch as flat tensors; a column is gathered when it is first asked for."""
 
-    def __init__(self, columns: Mapping[str, Tensor], gather: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, columns: Mapping[str, Tensor] | Minibatch, gather: Callable[[Tensor], Tensor]) -> None:
         self._columns = columns
         self._gather = gather
         self._ready: dict[str, Tensor] = {}
@@ -72,8 +72,9 @@ class Loaded:
         self.recurrent = recurrent
         self.columns = {name: torch.from_numpy(column).to(device) for name, column in batch.cols.items()}
         self.first = {name: torch.from_numpy(column).to(device) for name, column in batch.first.items()}
-        self._rows = batch.rows()
-        self._flat = {name: column.flatten(0, 1) for name, column in self.columns.items()}
+        self._size = len(rows := batch.rows())
+        flat = {name: column.flatten(0, 1) for name, column in self.columns.items()}
+        self._all = Minibatch(flat, _row_gather(rows) if self._size < batch.length * batch.width else _as_it_is)
 
     def minibatches(self, size: int | None, rng: np.random.Generator) -> Iterator[tuple[Minibatch, np.ndarray | None]]:
         """Minibatches, with the fragment's envs that each covers if the policy is recurrent."""
@@ -84,12 +85,13 @@ class Loaded:
                 rows = np.flatnonzero(self.batch["valid"][:, part])
                 yield Minibatch(self.columns, _sequence_gather(part, rows)), part
             return
-        whole = len(self._rows) == self.batch.length * self.batch.width
-        for rows in split_rows(self._rows, size or max(1, len(self._rows)), rng):
-            if whole and len(rows) == len(self._rows):
-                yield Minibatch(self._flat, lambda column: column), None
-            else:
-                yield Minibatch(self._flat, _row_gather(rows)), None
+        parts = split_rows(np.arange(self._size), size or max(1, self._size), rng)
+        for rows in parts:
+            yield (self._all if len(parts) == 1 else Minibatch(self._all, _row_gather(rows))), None
+
+
+def _as_it_is(column: Tensor) -> Tensor:
+    return column
 
 
 def _row_gather(rows: np.ndarray) -> Callable[[Tensor], Tensor]:

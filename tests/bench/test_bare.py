@@ -40,8 +40,8 @@ def as_bare(theirs: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
     own = {}
     for index, name in enumerate(("policy", "value")):
         for layer in (0, 1):
-            for part in ("weight", "bias"):
-                own[f"{name}.{2 * layer}.{part}"] = theirs[f"trunks.layers.{index}.{layer}.{part}"]
+            own[f"{name}.{2 * layer}.weight"] = theirs[f"trunks.weights.{layer}"][index].T
+            own[f"{name}.{2 * layer}.bias"] = theirs[f"trunks.biases.{layer}"][index, 0]
         own[f"{name}.4.weight"], own[f"{name}.4.bias"] = theirs[f"{name}_head.weight"], theirs[f"{name}_head.bias"]
     own |= {"log_std": theirs["free"]} if "free" in theirs else {}
     return {name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in own.items()}

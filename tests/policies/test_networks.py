@@ -145,7 +145,8 @@ def test_relu_alone_keeps_scale(activation: str) -> None:
 
 def test_layers_begin_orthogonal_with_the_gains_of_their_kind() -> None:
     net = ActorCritic(PLAIN, 2, 0, NetSettings(hidden=(8, 8)))
-    matrices = [torch.linalg.svdvals(part.detach()) for part in net.parameters() if part.dim() > 1]
+    layers = [part.detach() for name, part in net.named_parameters() if "weight" in name]
+    matrices = [torch.linalg.svdvals(matrix) for layer in layers for matrix in (layer if layer.dim() == 3 else [layer])]
     gains = sorted(float(values.max()) for values in matrices)
     assert all(torch.allclose(values, values.max(), rtol=1e-4) for values in matrices)
     assert gains == pytest.approx([0.01, 1.0, *[math.sqrt(2)] * 4], rel=1e-4)
