@@ -76,6 +76,8 @@ class Player:
         action = acted.action
         if isinstance(self.action_space, spaces.Box):
             action = clipper(self.action_space)(action)
+        else:
+            action = action + spaces.offset(self.action_space).astype(action.dtype)
         if self._bounds is not None:
             action = self._bounds.low + (self._bounds.high - self._bounds.low) * (action + 1) / 2
         return action[0] if single else action
@@ -96,7 +98,8 @@ class Player:
                 raise UsageError(f"{name} has shape {shape}, expected {list(expected.shape)} or rows of it")
             if len(rows[name]) != len(rows[path]):
                 raise UsageError(f"{name} has {len(rows[name])} rows and {path} has {len(rows[path])}")
-            rows[name] = rows[name].astype(expected.dtype, copy=False)
+            start = spaces.offset(expected)
+            rows[name] = (rows[name] - start if start.any() else rows[name]).astype(expected.dtype, copy=False)
         return rows, single
 
     def _legal(self, mask: Any, n: int) -> np.ndarray:
@@ -135,7 +138,8 @@ def train(
         if start_from is not None:
             run.start_from(_policy_state(start_from, "latest")[0])
         RunFolder.create(folder.path, described_config(name, spec, config, start_from), overwrite)
-        return Result(folder.path, run.train(), env, algorithm)
+        with folder.in_use():
+            return Result(folder.path, run.train(), env, algorithm)
 
 
 def resume(
@@ -160,7 +164,7 @@ def resume(
     if done is not None and done["status"] == "finished":
         config = config.replace(stop_return=None)  # it has been reached, and more is asked for
     start = opened.config.get("from")
-    with closing(Run(algorithm, spec, config, opened, callbacks, progress)) as run:
+    with opened.in_use(), closing(Run(algorithm, spec, config, opened, callbacks, progress)) as run:
         if not run.restore() and start is not None:
             run.start_from(_policy_state(start, "latest")[0])
         if steps is not None:

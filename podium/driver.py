@@ -125,6 +125,9 @@ class Run:
             try:
                 with signals.interruptible():
                     row, stopped_by = self._iteration(perf_counter())
+            except SystemExit as leaving:
+                self._fall_back(before)
+                raise RuntimeError(f"something called sys.exit({leaving.code!r})") from leaving
             except BaseException:
                 self._fall_back(before)
                 raise

@@ -64,6 +64,23 @@ class MaskInside(gymnasium.Env):
         return {"seen": np.array([self.t], np.float32), "action_mask": (np.arange(3) == self.t % 3).astype(np.int8)}
 
 
+class Counted(gymnasium.Env):
+    """Actions 3 to 5, of which 5 pays, and observations 10 to 12."""
+
+    observation_space = gymnasium.spaces.Discrete(3, start=10)
+    action_space = gymnasium.spaces.Discrete(3, start=3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return 10, {}
+
+    def step(self, action: int) -> Any:
+        assert self.action_space.contains(action)
+        self.t += 1
+        return 10 + self.t % 3, float(action == 5), self.t == 9, False, {}
+
+
 def reach(length: int = 5) -> gymnasium.Env:
     return Reach(length)
 
@@ -79,6 +96,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "mask inside": (MaskInside, {}),
         "dict": (Reach, {"env_args": {"length": 4}}),
         "stretched": (Reach, {"rescale_actions": True}),
+        "counted": (Counted, {"steps": 1500, "epochs": 10, "lr": 0.01}),
     }
     for name, (env, settings) in kinds.items():
         podium.train("ppo", env, out=root / name, **{**QUICK, **settings})
@@ -96,6 +114,12 @@ def test_predict_takes_one_observation_or_rows_of_them(runs: dict[str, Path]) ->
     assert player.predict(rows).tolist() == actions.tolist(), "it is the likeliest action, each time"
     drawn = [player.predict(rows, stochastic=True).tolist() for _ in range(3)]
     assert drawn[0] != drawn[1] or drawn[1] != drawn[2]
+
+
+def test_whole_numbers_are_counted_as_the_env_counts_them(runs: dict[str, Path]) -> None:
+    player = podium.load(runs["counted"])
+    assert [int(player.predict(seen)) for seen in (10, 11, 12)] == [5, 5, 5]
+    assert podium.evaluate(runs["counted"], episodes=2)["return_mean"] == 9
 
 
 def test_a_recurrent_policy_remembers_until_it_is_told_to_forget(runs: dict[str, Path]) -> None:
@@ -260,7 +284,7 @@ def test_weights_of_another_run_are_where_a_new_one_begins(runs: dict[str, Path]
     old, new, other = (weights(folder) for folder in (runs["cartpole"], started.folder, tmp_path / "anew"))
     assert all(new[name].tobytes() == old[name].tobytes() for name in old), "with a step size of 0 they stay"
     assert any(other[name].tobytes() != old[name].tobytes() for name in old)
-    with pytest.raises(UsageError, match=r"the checkpoint's model has \[64"):
+    with pytest.raises(UsageError, match=r"the checkpoint's model has \[2, 4, 64"):
         podium.train("ppo", "CartPole-v1", out=tmp_path / "wrong", start_from=runs["cartpole"], hidden=(32,), **frozen)
     assert not (tmp_path / "wrong").exists()
 

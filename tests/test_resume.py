@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 import podium
 from podium.cli import main
 from podium.core import checkpoint
-from podium.core.errors import CheckpointError
+from podium.core.errors import CheckpointError, UsageError
 from podium.run.folder import RunFolder
 from tests.resume_tools import CASES, ROOT, differences, environment, kill_and_resume, train_words
 
@@ -216,6 +217,25 @@ def test_a_run_that_reached_its_return_goes_on_when_more_steps_are_asked_for(tmp
     assert podium.resume(folder, progress=False).figures == first.figures
     longer = podium.resume(folder, 1500, progress=False)
     assert longer["stopped_by"] == "steps" and longer["env_steps"] >= 1500
+
+
+def test_a_run_that_runs_is_not_resumed_beside_it(tmp_path: Path) -> None:
+    class Impatient(podium.Callback):
+        refused = 0
+
+        def on_iteration(self, run: Any, row: Any) -> None:
+            for again in (
+                lambda: podium.resume(tmp_path / "run", progress=False),
+                lambda: podium.train("ppo", "CartPole-v1", out=tmp_path / "run", overwrite=True, **SMALL),
+            ):
+                with pytest.raises(UsageError, match=f"in use: process {os.getpid()} trains in it"):
+                    again()
+                self.refused += 1
+
+    impatient = Impatient()
+    rows = podium.train("ppo", "CartPole-v1", out=tmp_path / "run", callbacks=[impatient], **SMALL)["updates"]
+    assert impatient.refused == 2 * rows > 0
+    assert len(RunFolder.open(tmp_path / "run").read_metrics()) == rows
 
 
 def damage_truncate(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from functools import partial
@@ -17,7 +18,7 @@ import pytest
 import podium
 from podium import driver
 from podium.core import checkpoint
-from podium.core.errors import EnvDataError, UsageError
+from podium.core.errors import EnvCheckError, EnvDataError, UsageError
 from podium.engine.local import LocalEngine
 from podium.run.folder import RunFolder
 from tests.resume_tools import differences
@@ -77,6 +78,8 @@ class Evaluated(gymnasium.Env):
         if self.total >= self.at:
             if self.fault == "raise":
                 raise ZeroDivisionError("the motor broke")
+            if self.fault == "exit":
+                sys.exit("good night")
             obs[1] = {"nan": np.nan, "outside": 7}[self.fault]
         return obs, 1.0, self.t == 10, False, {}
 
@@ -287,6 +290,16 @@ def test_an_env_that_raises_in_training_is_told_as_it_is(tmp_path: Path, process
     assert (result["error"], result["where"]) == ("ZeroDivisionError: the motor broke", "env 0, step 100")
     assert (result["env_steps"], checkpoint.load(folder / "checkpoints" / "latest")[1]["env_steps"]) == (768, 768)
     assert json.loads((folder / "processes.json").read_text()) == []
+
+
+def test_an_env_that_leaves_the_process_fails_the_run(tmp_path: Path) -> None:
+    leaving = {"fault": "exit", "at": 100}
+    with pytest.raises(RuntimeError, match="called sys.exit.'good night'"):
+        podium.train("ppo", Evaluated, out=tmp_path / "run", env_args=leaving, **QUICK)
+    result = RunFolder.open(tmp_path / "run").read_result()
+    assert result is not None and result["status"] == "failed"
+    with pytest.raises(EnvCheckError, match="step.. called sys.exit.'good night'"):
+        podium.train("ppo", Evaluated, out=tmp_path / "other", env_args={**leaving, "at": 2}, **QUICK)
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,10 @@ class Box:
 
 @dataclass(frozen=True)
 class Discrete:
-    """One of `n` whole numbers from 0."""
+    """One of `n` whole numbers, from 0 in columns; the env itself counts them from `start`."""
 
     n: int
+    start: int = 0
     shape = ()
     dtype = np.dtype(np.int64)
 
@@ -77,17 +78,18 @@ class Discrete:
         return (rows < 0) | (rows >= self.n)
 
     def to_json(self) -> dict[str, Any]:
-        return {"discrete": self.n}
+        return {"discrete": self.n, "start": self.start}
 
     def __str__(self) -> str:
-        return f"Discrete({self.n})"
+        return f"Discrete({self.n})" if not self.start else f"Discrete({self.n}, start={self.start})"
 
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several whole numbers, the i-th below `nvec[i]`."""
+    """Several whole numbers, the i-th below `nvec[i]`; the env itself counts them from `start`, if it has one."""
 
     nvec: tuple[int, ...]
+    start: tuple[int, ...] = ()
     dtype = np.dtype(np.int64)
 
     @property
@@ -101,7 +103,7 @@ class MultiDiscrete:
         return np.any((rows < 0) | (rows >= np.array(self.nvec)), axis=1)
 
     def to_json(self) -> dict[str, Any]:
-        return {"multi_discrete": list(self.nvec)}
+        return {"multi_discrete": list(self.nvec), "start": list(self.start)}
 
     def __str__(self) -> str:
         return f"MultiDiscrete({list(self.nvec)})"
@@ -187,6 +189,11 @@ def flatten(space: Space, value: Any, path: str) -> Columns:
     return columns
 
 
+def offset(leaf: Leaf) -> np.ndarray:
+    """What the env adds to the whole numbers of a leaf's columns."""
+    return np.asarray(getattr(leaf, "start", 0) or 0)
+
+
 def under(columns: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The entries at or under a path."""
     return {key: column for key, column in columns.items() if key == path or key.startswith(path + "/")}
@@ -208,9 +215,9 @@ def from_json(data: Mapping[str, Any]) -> Space:
         low, high = (np.array(bound, dtype=data["dtype"]).reshape(data["shape"]) for bound in body)
         return Box(low, high, np.dtype(data["dtype"]))
     if kind == "discrete":
-        return Discrete(body)
+        return Discrete(body, data["start"])
     if kind == "multi_discrete":
-        return MultiDiscrete(tuple(body))
+        return MultiDiscrete(tuple(body), tuple(data["start"]))
     if kind == "multi_binary":
         return MultiBinary(body)
     if kind == "dict":

@@ -66,6 +66,8 @@ def _within(walk: Callable[[float], None], progress: Progress, name: str, second
             walk(time.perf_counter() + SHARE * seconds)
         except EnvDataError as error:
             progress.error = EnvCheckError(f"{name}: {error}")
+        except SystemExit as leaving:
+            progress.error = EnvCheckError(f"{name}: {progress.method} called sys.exit({leaving.code!r})")
         except Exception as error:
             progress.error = error
 

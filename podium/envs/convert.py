@@ -68,9 +68,10 @@ def to_leaf(space: Any, path: str) -> Leaf:
     if isinstance(space, gym.Box):
         return spaces.Box(space.low, space.high, np.dtype(space.dtype))
     if isinstance(space, gym.Discrete):
-        return spaces.Discrete(int(space.n))
+        return spaces.Discrete(int(space.n), int(space.start))
     if isinstance(space, gym.MultiDiscrete) and space.nvec.ndim == 1:
-        return spaces.MultiDiscrete(tuple(int(n) for n in space.nvec))
+        starts = tuple(int(first) for first in space.start) if space.start.any() else ()
+        return spaces.MultiDiscrete(tuple(int(n) for n in space.nvec), starts)
     if isinstance(space, gym.MultiDiscrete):
         return spaces.Box(np.zeros_like(space.nvec), space.nvec - 1, np.dtype(space.dtype))
     if isinstance(space, gym.MultiBinary):

@@ -177,9 +177,9 @@ def _stacked_space(space: Space, k: int) -> Space:
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple(tuple(_stacked_space(inner, k) for inner in space.spaces))
     if isinstance(space, spaces.Discrete):
-        return spaces.MultiDiscrete((space.n,) * k)
+        return spaces.MultiDiscrete((space.n,) * k, (space.start,) * k if space.start else ())
     if isinstance(space, spaces.MultiDiscrete):
-        return spaces.MultiDiscrete(space.nvec * k)
+        return spaces.MultiDiscrete(space.nvec * k, space.start * k)
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiBinary(space.n * k)
     low, high = (_join(np.stack([bound] * k)[None], space)[0] for bound in (space.low, space.high))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import math
 import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,27 @@ class RunFolder:
         if not _is_run(folder.path):
             raise UsageError(_no_run(folder.path))
         return folder
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keeps every other process from training in the folder; one that dies, in whatever way, gives it up."""
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"{self.path} is in use: {self._who()} trains in it") from None
+            except OSError:
+                pass  # a file system without locks
+            yield
+        finally:
+            os.close(handle)
+
+    def _who(self) -> str:
+        try:
+            return f"process {json.loads((self.path / 'processes.json').read_text(encoding='utf-8'))[0]['pid']}"
+        except (OSError, ValueError, LookupError):
+            return "another process"
 
     @property
     def config(self) -> dict[str, Any]:
@@ -112,7 +135,8 @@ class RunFolder:
                     f"{self.path} already holds a run: add --overwrite to replace it, "
                     f"or go on with it by `podium resume {self.path}`"
                 )
-            return
+            with self.in_use():
+                return
         taken = [name for name in OWN_FILES if os.path.lexists(self.path / name)]
         if taken:
             raise UsageError(f"{self.path} is no run's folder but already holds a {taken[0]}: choose another folder")

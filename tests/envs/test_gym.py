@@ -46,10 +46,17 @@ def test_the_adapter_gives_what_the_env_gives() -> None:
 
 
 def test_the_adapter_costs_little() -> None:
-    """About 3 us here; the bound leaves room for a busy machine, and refuses any Python loop over 64 envs."""
+    """Less than the plainest Python loop over 64 envs, on whatever machine."""
     env = GymVector(Canned(CartPoleVectorEnv(64)), "canned")
     actions = np.zeros(64, np.int64)
-    assert min(timeit.repeat(lambda: env.step(actions), number=500, repeat=20)) / 500 < 8e-6
+    rows, copies = np.zeros((64, 4)), np.zeros((64, 4))
+
+    def loop() -> None:
+        for i in range(64):
+            copies[i] = rows[i]
+
+    ours, theirs = (min(timeit.repeat(work, number=200, repeat=20)) for work in (lambda: env.step(actions), loop))
+    assert ours < theirs
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -93,7 +93,7 @@ def test_each_env_gets_its_own_seed() -> None:
 
 def test_whole_numbers_are_shifted_to_zero() -> None:
     env = make(EnvSpec("sample_envs:Odd"), 3)
-    assert env.action_space == Discrete(3) and env.observation_space == Discrete(5)
+    assert env.action_space == Discrete(3, start=3) and env.observation_space == Discrete(5, start=10)
     assert env.reset([0, 1, 2])["obs"].tolist() == [0, 0, 0]
     stepped = env.step(np.array([0, 1, 2]))
     assert stepped.reward.tolist() == [3, 4, 5] and stepped.obs["obs"].tolist() == [0, 1, 2]

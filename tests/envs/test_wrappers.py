@@ -78,7 +78,7 @@ def test_channels_stack_where_they_are(shape: tuple[int, ...], expected: tuple[i
 
 def test_whole_numbers_stack_to_several() -> None:
     env = make(EnvSpec("sample_envs:Odd", frame_stack=2), 2)
-    assert env.observation_space == MultiDiscrete((5, 5))
+    assert env.observation_space == MultiDiscrete((5, 5), start=(10, 10))
     env.reset([0, 1])
     assert env.step(np.array([1, 2])).obs["obs"].tolist() == [[0, 1], [0, 2]]
 
