@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -17,12 +19,21 @@ from podium.envs.guard import raise_not_finite
 OURS = ("num_envs", "seed", "env_seed", "batch_size", "gym_reset_return_info", "base_path")
 
 
+@contextmanager
+def _without_precision_warnings() -> Iterator[None]:
+    """EnvPool declares bounds in double precision whatever the observations are, and gymnasium tells so each time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*precision lowered by casting")
+        yield
+
+
 class EnvPoolVector:
     """A pool takes its seeds when it is made, so resetting with other seeds makes it anew."""
 
     autoreset: Literal["same", "next"] = "next"
     masked = False
 
+    @_without_precision_warnings()
     def __init__(self, task: str, n: int, args: dict[str, Any], time_limit: int | None) -> None:
         self.n = n
         self._task = task
@@ -30,14 +41,16 @@ class EnvPoolVector:
         self._seeds = list(range(n))
         self._fresh = True
         self._pool = self._made(self._seeds)
-        observed = convert.observations(self._pool.observation_space)
+        declared, acting = self._pool.observation_space, self._pool.action_space
+        observed = convert.observations(declared)
         self.observation_space = observed.space
-        self.action_space = convert.action_space(self._pool.action_space)
+        self.action_space = convert.action_space(acting)
         self._readers = observed.readers
         self._floats = [p for p, leaf in leaves(observed.space, "obs").items() if leaf.dtype.kind == "f"]
-        self._to_env = convert.action_converter(self._pool.action_space)
+        self._to_env = convert.action_converter(acting)
         self._steps = 0
 
+    @_without_precision_warnings()
     def _made(self, seeds: list[int]) -> Any:
         import envpool
 
@@ -99,6 +112,7 @@ class EnvPoolVector:
         self._pool.close()
 
 
+@_without_precision_warnings()
 def checked_args(task: str, args: dict[str, Any], time_limit: int | None) -> dict[str, Any]:
     """The pool's arguments, once the task and each argument are known to exist."""
     try:
