@@ -61,6 +61,7 @@ def train_command(request: TrainRequest, as_json: bool) -> int:
     if request.algo is None or request.env is None:
         raise UsageError("expected `podium train ALGO ENV`, such as `podium train ppo CartPole-v1`")
     with json_alone() if as_json else for_people():
+        _load(request.algo)
         _check_known(request)
         runs = [_train_one(request, request.out, request.settings)] if request.seeds is None else _train_seeds(request)
     return _report(runs, as_json, many=request.seeds is not None)
@@ -78,6 +79,19 @@ def _train_seeds(request: TrainRequest) -> list[dict[str, Any]]:
     runs = [_train_one(request, str(path), {**request.settings, "seed": seed}) for seed, path in folders.items()]
     _draw(list(folders.values()), root / "plot.png")
     return runs
+
+
+def _load(algo: str | None = None) -> None:
+    """Import what a run needs, once it is known that there is such an algorithm."""
+    from podium.run.signals import held_back
+
+    with held_back():
+        if algo is not None and ":" not in algo:
+            from podium import algorithms
+
+            algorithms.get(algo)
+        import podium.driver
+        import podium.policies.torch  # noqa: F401
 
 
 def _check_known(request: TrainRequest) -> None:
@@ -164,6 +178,7 @@ def _report(runs: list[dict[str, Any]], as_json: bool, many: bool) -> int:
 
 def resume_command(own: argparse.Namespace) -> int:
     """Go on with a run; one that is finished says so."""
+    _load()
     from podium import api
     from podium.run.callbacks import WandB
 
@@ -179,6 +194,7 @@ def resume_command(own: argparse.Namespace) -> int:
 
 def evaluate_command(own: argparse.Namespace) -> int:
     """Play with a run's policy and print what it got."""
+    _load()
     from podium import api
 
     with json_alone() if own.json else for_people():

@@ -22,6 +22,17 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
+@contextmanager
+def held_back() -> Iterator[None]:
+    """For importing: extension modules swallow a KeyboardInterrupt that falls into their loading. What comes in here is
+    raised at the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Signals:
     """Inside, `pending` is the number of the first signal that came, or None.
 
