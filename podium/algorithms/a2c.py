@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-import torch
 from torch import Tensor
 
 from podium.algorithms.common.on_policy import ActorCriticConfig, advantages, normalized, on_policy
 from podium.core.config import Schedule, setting
-from podium.policies.torch import Minibatch, Out
+from podium.policies.torch import Minibatch, Out, Report
 
 
 @dataclass(frozen=True)
@@ -22,16 +21,14 @@ class A2CConfig(ActorCriticConfig):
     lr: float | Schedule = setting(Schedule.parse("1e-3->0"), "Adam's step size", low=0, high=10)
 
 
-def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[str, Tensor]]:
+def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, Report]:
     """The policy gradient with a learned baseline, the value loss and the entropy bonus."""
     policy_loss = -(out.logp * normalized(rows["advantage"], now)).mean()
     value_loss = 0.5 * (out.value - rows["return"]).square().mean()
     total = policy_loss + now.value_coef * value_loss
     if now.entropy:
         total = total - now.entropy * out.entropy.mean()
-    with torch.no_grad():
-        entropy = out.entropy.mean()
-    return total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    return total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": lambda: out.entropy.mean()}
 
 
 ALGORITHM = on_policy("a2c", A2CConfig, loss, advantages)

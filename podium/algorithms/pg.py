@@ -14,7 +14,7 @@ from podium.core import returns
 from podium.core.batch import Batch
 from podium.core.config import Schedule, setting
 from podium.policies.base import Policy
-from podium.policies.torch import Minibatch, Out
+from podium.policies.torch import Minibatch, Out, Report
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def returns_to_go(policy: Policy, batch: Batch, now: SimpleNamespace) -> Batch:
     return batch.with_columns(**{"return": seen, "weight": ended})
 
 
-def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[str, Tensor]]:
+def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, Report]:
     """Minus the log-probability of each action, weighted by its return."""
     kept = rows["weight"] > 0
     weight = torch.zeros_like(rows["weight"])

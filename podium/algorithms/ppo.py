@@ -12,7 +12,7 @@ from torch.nn.functional import mse_loss as squared_error
 
 from podium.algorithms.common.on_policy import ActorCriticConfig, advantages, normalized, on_policy
 from podium.core.config import Schedule, setting
-from podium.policies.torch import Minibatch, Out
+from podium.policies.torch import Minibatch, Out, Report
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class PPOConfig(ActorCriticConfig):
     target_kl: float | Schedule | None = setting(None, "skip the remaining passes above 1.5 times this KL", above=0)
 
 
-def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[str, Tensor]]:
+def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, Report]:
     """The clipped surrogate, the value loss and the entropy bonus."""
     log_ratio = out.logp - rows["logp"]
     ratio = log_ratio.exp()
@@ -47,12 +47,13 @@ def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, dict[
     total = policy_loss + now.value_coef * value_loss
     if now.entropy:
         total = total - now.entropy * out.entropy.mean()
-    with torch.no_grad():
-        entropy = out.entropy.mean()
-        kl = (ratio - 1 - log_ratio).mean()
-        clipped = ((ratio - 1).abs() > now.clip).float().mean()
-    terms = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl, "clipped": clipped}
-    return total, terms
+    return total, {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": lambda: out.entropy.mean(),
+        "kl": lambda: (ratio - 1 - log_ratio).mean(),
+        "clipped": lambda: ((ratio - 1).abs() > now.clip).float().mean(),
+    }
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -59,8 +59,9 @@ class Minibatch:
         return name in self._columns
 
 
-Report = dict[str, Tensor | float]
-Loss = Callable[[Out, Minibatch, SimpleNamespace], tuple[Tensor, dict[str, Tensor]]]
+# Figures of a loss. One that only a reader needs may be a function: it is worked out for the last pass alone.
+Report = dict[str, Tensor | float | Callable[[], Tensor]]
+Loss = Callable[[Out, Minibatch, SimpleNamespace], tuple[Tensor, Report]]
 Postprocess = Callable[["TorchPolicy", Batch, SimpleNamespace], Batch]
 
 
@@ -355,9 +356,10 @@ def _agreed(figure: float, reduce: Reduce | None) -> float:
     return figure if reduce is None else float(reduce(np.array([figure], np.float32))[0])
 
 
+@torch.no_grad()
 def _mean(reports: list[Report], name: str) -> float:
     terms = (report[name] for report in reports)
-    return sum(float(term.detach() if isinstance(term, Tensor) else term) for term in terms) / len(reports)
+    return sum(float(term() if callable(term) else term) for term in terms) / len(reports)
 
 
 def _flatten(parameters: list[nn.Parameter]) -> Tensor:

@@ -47,8 +47,8 @@ def test_ppo_clips_what_would_gain_and_only_that() -> None:
     total, terms = ppo.loss(given, FOUR, now())
     assert terms["policy_loss"].item() == pytest.approx(0.15, abs=1e-6)
     assert gradient(total, given.logp) == pytest.approx([0.0, 0.375, -0.125, 0.0], abs=1e-6)
-    assert terms["clipped"].item() == 1.0
-    assert terms["kl"].item() == pytest.approx((2 * 0.0945349 + 2 * 0.1931472) / 4, abs=1e-6)
+    assert terms["clipped"]().item() == 1.0
+    assert terms["kl"]().item() == pytest.approx((2 * 0.0945349 + 2 * 0.1931472) / 4, abs=1e-6)
 
 
 def test_the_greater_of_the_two_terms_or_no_clip_would_give_other_figures() -> None:
@@ -64,7 +64,7 @@ def test_ppo_inside_the_clip_is_the_plain_surrogate() -> None:
     total, terms = ppo.loss(given, inside, now())
     assert terms["policy_loss"].item() == pytest.approx(-(2.2 - 2.7) / 2, abs=1e-6)
     assert gradient(total, given.logp) == pytest.approx([-1.1, 1.35], abs=1e-6)
-    assert terms["clipped"].item() == 0.0
+    assert terms["clipped"]().item() == 0.0
 
 
 MOVED = rows(logp=[0.0, 0.0], advantage=[0.0, 0.0], value=[1.0, 1.0], **{"return": [1.5, 3.0]})
@@ -91,7 +91,7 @@ def test_the_total_weighs_its_terms(loss: Any) -> None:
     total, terms = loss(given, MOVED, now(value_coef=0.5, entropy=0.01))
     expected = terms["policy_loss"] + 0.5 * terms["value_loss"] - 0.01 * 0.7
     assert total.item() == pytest.approx(expected.item(), abs=1e-7)
-    assert terms["value_loss"].item() == pytest.approx(0.3125) and terms["entropy"].item() == pytest.approx(0.7)
+    assert terms["value_loss"].item() == pytest.approx(0.3125) and terms["entropy"]().item() == pytest.approx(0.7)
 
 
 def test_a2c_is_the_advantage_times_the_log_probability() -> None:
