@@ -7,6 +7,7 @@ from functools import partial
 from podium import algorithms
 from podium.core.metrics import EpisodeWindow
 from podium.engine.local import LocalEngine
+from podium.engine.pool import Pool
 from podium.envs.make import EnvSpec, make, spaces_of
 from podium.evaluation.evaluator import Evaluator
 from podium.optimizers.sync_samples import SyncSamples
@@ -19,7 +20,8 @@ if __name__ == "__main__":
     engine = LocalEngine()
     make_policy = partial(ppo.policy, config, *spaces_of(spec), config.seed)
     learner = engine.spawn(Evaluator, make_policy, None, seed=1)
-    samplers = [engine.spawn(Evaluator, make_policy, partial(make, spec, 4), seed=1, index=i) for i in (1, 2)]
+    make_env = partial(make, spec, 4)
+    samplers = Pool(engine, lambda i, _: engine.spawn(Evaluator, make_policy, make_env, seed=1, index=i), 2)
     optimizer = SyncSamples(
         engine, learner, samplers, 64, lambda progress, update: Sgd(progress, update, epochs=10, minibatch=128)
     )

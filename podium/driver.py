@@ -15,10 +15,11 @@ from podium.algorithms.common.base import Algorithm, RunConfig, Setup
 from podium.core import checkpoint
 from podium.core.metrics import EpisodeWindow
 from podium.core.seeding import integer
-from podium.engine.local import LocalEngine
+from podium.engine.start import start
 from podium.envs.check import check
 from podium.envs.make import EnvSpec, describe, spaces_of
-from podium.optimizers.base import Step
+from podium.evaluation.sample import Report
+from podium.optimizers import meter
 from podium.run.callbacks import Callback
 from podium.run.folder import RunFolder
 from podium.run.progress import Progress
@@ -27,6 +28,9 @@ from podium.run.tensorboard import TensorBoard
 
 KEEP_EVERY_S = 2.0
 """How old the state may become that is kept in memory, for a signal or an error in the middle of an iteration."""
+
+KEEP_SHARE = 50.0
+"""Keeping it takes at most one part in so many of the time."""
 
 
 @dataclass
@@ -65,17 +69,16 @@ class Run:
     ) -> None:
         self.algorithm, self.env, self.config, self.folder = algorithm, env, config, folder
         self.callbacks = list(callbacks)
-        self.engine = LocalEngine()
         self.counters = Counters()
         self._saved_at = -1
         self._best: dict[str, Any] | None = None
+        self._processes: list[dict[str, Any]] = []
         self._show_progress = show_progress
+        check(env, config.seed)
+        self.spaces = spaces_of(env)
+        self._env_actions = spaces_of(replace(env, rescale_actions=False))[1] if env.rescale_actions else self.spaces[1]
+        self.engine = start(config.engine, config.address)
         try:
-            check(env, config.seed)
-            self.spaces = spaces_of(env)
-            self._env_actions = (
-                spaces_of(replace(env, rescale_actions=False))[1] if env.rescale_actions else self.spaces[1]
-            )
             self.optimizer = algorithm.build(config, Setup(self.engine, env, *self.spaces))
         except BaseException:
             self.engine.close()
@@ -89,7 +92,7 @@ class Run:
             signals = stack.enter_context(Signals())
             # What it says is past: a run that is killed from here on has no result.
             (self.folder.path / "result.json").unlink(missing_ok=True)
-            self.folder.write_processes(self._processes())
+            self._write_processes()
             stack.callback(self.folder.write_processes, [])
             self._tensorboard = TensorBoard(self.folder.path / "tb", after=self.counters.env_steps)
             stack.callback(self._tensorboard.close)
@@ -112,14 +115,16 @@ class Run:
                 self._save(restart=False)
             return self._finish(stopped_by, "finished")
 
-    def _processes(self) -> list[dict[str, Any]]:
-        """What runs now: the engine's processes and those that envs run in."""
-        envs = self.engine.get([evaluator.call("processes") for evaluator in self.optimizer.evaluators])
-        return [*self.engine.processes(), *(process for group in envs for process in group)]
+    def _write_processes(self) -> None:
+        """Say what runs now, where that has changed."""
+        now = self.engine.processes()
+        if now != self._processes:
+            self.folder.write_processes(now)
+            self._processes = now
 
     def _iterate(self, signals: Signals) -> str:
         """Iterate until there is a reason to stop; a run that was killed after its last iteration has one already."""
-        before, kept_at = self._snapshot(restart=False), perf_counter()
+        before, keep_after = self._kept()
         stopped_by = self._stop_reason(None)
         while stopped_by is None:
             try:
@@ -136,9 +141,17 @@ class Run:
                 raise Interrupted(signals.pending)
             if stopped_by is None and self._crossed(self.config.checkpoint_every, row):
                 self._save(restart=True)
-            if perf_counter() - kept_at > KEEP_EVERY_S:
-                before, kept_at = self._snapshot(restart=False), perf_counter()
+            if perf_counter() > keep_after:
+                before, keep_after = self._kept()
+                self._write_processes()
         return stopped_by
+
+    def _kept(self) -> tuple[dict[str, Any], float]:
+        """The state now, and when it is to be taken anew: where many workers have to give theirs, less often."""
+        began = perf_counter()
+        snapshot = self._snapshot(restart=False)
+        now = perf_counter()
+        return snapshot, now + max(KEEP_EVERY_S, KEEP_SHARE * (now - began))
 
     def _fall_back(self, before: dict[str, Any]) -> None:
         """Save the state of a moment ago in the place of one that an iteration left half changed."""
@@ -150,7 +163,7 @@ class Run:
         counters = self.counters
         step = self.optimizer.step(min(counters.env_steps / self.config.steps, 1.0))
         counters.env_steps += step.env_steps
-        counters.updates += 1
+        counters.updates = self.optimizer.updates
         counters.window.add([r for r, _ in step.episodes], [length for _, length in step.episodes])
         row = self._row(step, perf_counter() - began)
         if self._crossed(self.config.eval_every, row):
@@ -162,8 +175,8 @@ class Run:
         asked = [callback.on_iteration(self, row) for callback in self.callbacks]
         return row, self._stop_reason("callback" if any(asked) else None)
 
-    def _row(self, step: Step, seconds: float) -> dict[str, Any]:
-        counters = self.counters
+    def _row(self, step: Report, seconds: float) -> dict[str, Any]:
+        counters, shares = self.counters, meter.shares(step, seconds)
         return {
             "env_steps": counters.env_steps,
             "frames": counters.env_steps,
@@ -175,6 +188,8 @@ class Run:
             "sampled_steps": step.env_steps,
             **step.metrics.values(),
             **{f"time_{name}_s": value for name, value in step.timers.items()},
+            **{f"share_{name}": value for name, value in shares.items()},
+            "limited_by": meter.limit(shares),
         }
 
     def _crossed(self, every: int | None, row: Mapping[str, Any]) -> bool:
@@ -200,7 +215,7 @@ class Run:
         seed = integer(self.config.seed, "eval", self.counters.evaluations)
         self.counters.evaluations += 1
         began = perf_counter()
-        call = self.optimizer.learner.call("evaluate", self.env, self.config.eval_episodes, seed)
+        call = self.optimizer.learner().call("evaluate", self.env, self.config.eval_episodes, seed)
         played = self.engine.get(call)
         self.counters.eval_return_mean = float(played.returns.mean())
         row["eval_return_mean"] = self.counters.eval_return_mean
@@ -213,7 +228,7 @@ class Run:
         goal, best = self._goal(), self.counters.best_return
         if goal is not None and (best is None or goal > best):
             self.counters.best_return = goal
-            self._best = self.engine.get(self.optimizer.learner.call("policy_state"))
+            self._best = self.engine.get(self.optimizer.learner().call("policy_state"))
 
     # --- checkpoints ---
 
@@ -232,7 +247,7 @@ class Run:
         info = {
             "algo": self.algorithm.name,
             "env_steps": counters["env_steps"],
-            "exact": all(evaluator["exact"] for evaluator in snapshot["optimizer"]["evaluators"]),
+            "exact": all(state is not None and state["exact"] for state in snapshot["optimizer"]["evaluators"]),
             "observation_space": self.spaces[0].to_json(),
             "action_space": self.spaces[1].to_json(),
             "env_action_space": self._env_actions.to_json(),
@@ -267,7 +282,7 @@ class Run:
 
     def start_from(self, policy: dict[str, Any]) -> None:
         """Begin with another run's weights and filter; counters, optimizer and envs are new."""
-        self.engine.get(self.optimizer.learner.call("start_from", policy))
+        self.optimizer.adopt(policy)
 
     # --- the end ---
 

@@ -25,7 +25,7 @@ from podium.core import checkpoint
 from podium.run.folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
-WALL_CLOCK = ("wall_s", "steps_per_s")
+WALL_CLOCK = ("wall_s", "steps_per_s", "limited_by")
 DEADLINE_S = 120.0
 
 SMALL_PPO = "--fragment 32 --minibatch 256 --epochs 4"  # many small iterations, so that a kill falls anywhere
@@ -162,7 +162,9 @@ def _equal(mine: Any, theirs: Any) -> bool:
 
 
 def _lasting(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in WALL_CLOCK and not key.startswith("time_")}
+    return {
+        key: value for key, value in row.items() if key not in WALL_CLOCK and not key.startswith(("time_", "share_"))
+    }
 
 
 def kill_and_resume(case: str, folder: Path, seed: int, rng: random.Random, kills: int = 1) -> list[Killed]:

@@ -10,14 +10,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss as squared_error
 
-from podium.algorithms.common.on_policy import ActorCriticConfig, advantages, normalized, on_policy
+from podium.algorithms.common.on_policy import (
+    OLD_SAMPLES,
+    ONE_GRADIENT,
+    ActorCriticConfig,
+    CriticConfig,
+    advantages,
+    normalized,
+    on_policy,
+)
 from podium.core.config import Schedule, setting
 from podium.policies.torch import Minibatch, Out, Report
 
 
 @dataclass(frozen=True)
-class PPOConfig(ActorCriticConfig):
-    """PPO's own settings; the defaults are for small classic control tasks."""
+class ClippedConfig(CriticConfig):
+    """The settings of the clipped passes; the defaults are for small classic control tasks."""
 
     steps: int = setting(100_000, "end after the first iteration with this many env steps", unit="env steps", low=1)
     fragment: int = setting(128, "steps per env in a sample", unit="steps", low=1)
@@ -27,6 +35,11 @@ class PPOConfig(ActorCriticConfig):
     clip: float | Schedule = setting(0.2, "how far the probability ratio may leave 1 with profit", low=0)
     value_clip: float | Schedule | None = setting(None, "how far a value may move in one update", above=0)
     target_kl: float | Schedule | None = setting(None, "skip the remaining passes above 1.5 times this KL", above=0)
+
+
+@dataclass(frozen=True)
+class PPOConfig(ClippedConfig, ActorCriticConfig):
+    """PPO's own settings."""
 
 
 def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, Report]:
@@ -77,4 +90,5 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-ALGORITHM = on_policy("ppo", PPOConfig, loss, advantages, presets=PRESETS)
+REFUSED = {"async_samples": OLD_SAMPLES, "async_gradients": ONE_GRADIENT, "parameter_server": ONE_GRADIENT}
+ALGORITHM = on_policy("ppo", PPOConfig, loss, advantages, presets=PRESETS, refused=REFUSED)

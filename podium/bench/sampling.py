@@ -54,7 +54,7 @@ class PodiumSampling:
         )
         spec = env_spec(case.env, config)
         self._engine, self._fragment = LocalEngine(), fragment
-        self._evaluator = ppo.build(config, Setup(self._engine, spec, *spaces_of(spec))).learner
+        self._evaluator = ppo.build(config, Setup(self._engine, spec, *spaces_of(spec))).learner()
         self._sample()
 
     def _sample(self) -> int:

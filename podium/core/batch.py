@@ -139,11 +139,12 @@ def _window(part: slice, size: int) -> slice:
     return slice(start, stop)
 
 
-def split_rows(rows: np.ndarray, size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Shuffle row indices and cut them into equal parts as near to `size` as can be; no part is a small remainder."""
-    if not len(rows):
+def split_rows(rows: np.ndarray, size: int, rng: np.random.Generator, of: int | None = None) -> list[np.ndarray]:
+    """Shuffle row indices and cut them into equal parts as near to `size` as can be; no part is a small remainder. With
+    `of` there are as many parts as that many rows would give: those who learn together take equally many steps."""
+    if not len(rows) and of is None:
         return []
-    parts = max(1, round(len(rows) / size))
+    parts = max(1, round((len(rows) if of is None else of) / size))
     return np.array_split(rng.permutation(rows), parts) if parts > 1 else [rows]
 
 

@@ -31,6 +31,10 @@ class MissingExtra(UsageError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an extra that is not installed: pip install 'podium[{extra}]'")
+        self._given = (what, extra)
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        return type(self), self._given
 
 
 class EnvDataError(PodiumError):
@@ -43,6 +47,14 @@ class CheckpointError(PodiumError):
 
 class WorkerDied(PodiumError):
     """The process or object behind a handle is gone."""
+
+
+class GroupBroken(PodiumError):
+    """A member of a group could not meet the others, since another one is gone."""
+
+
+class CallTimedOut(PodiumError, TimeoutError):
+    """A call that did not end within its time."""
 
 
 class TrainingError(PodiumError):

@@ -15,28 +15,62 @@ class Resources:
     gpus: float = 0.0
     memory_bytes: int = 0
 
+    def __bool__(self) -> bool:
+        return bool(self.cpus or self.gpus or self.memory_bytes)
+
 
 class Ref(Protocol):
     """A result that may still be under way. A Ref among a call's arguments arrives as its value."""
 
 
 class Handle(Protocol):
-    """A spawned object, wherever it lives."""
+    """A spawned object, wherever it lives. `ready` is its start; a call that fails keeps its error until somebody gets
+    or checks it."""
 
-    name: str
-
+    @property
+    def name(self) -> str: ...
+    @property
+    def ready(self) -> Ref: ...
     def call(self, method: str, *args: Any, **kwargs: Any) -> Ref: ...
+    def split(self, n: int, method: str, *args: Any) -> Sequence[Ref]:
+        """Call a method that returns `n` values, each of which becomes a Ref of its own."""
+        ...
+
+
+class Group(Protocol):
+    """Objects whose methods run together and meet in `reduce` (`podium.core.sgd.Reduce`).
+
+    Sums go in the order of the members, so that every engine rounds alike. When a member fails, the others' calls fail
+    too, with `GroupBroken`, and the group is of no more use.
+    """
+
+    @property
+    def handles(self) -> Sequence[Handle]: ...
+    def call(self, method: str, args: Sequence[Sequence[Any]]) -> Sequence[Ref]:
+        """Call the method on every member with its own arguments and `reduce=`; one Ref for each, in order."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Engine(Protocol):
-    """`local` runs in this process, eagerly and in order; others run elsewhere, with the same results."""
+    """`local` runs in this process, eagerly and in order; others run elsewhere, with the same results.
+
+    `get` fetches values, `check` only raises what a finished call raised, and leaves the value where it is. An engine
+    can be sent to a spawned object, which then spawns in the same place: `child` says for how much.
+    """
 
     def spawn(
         self, factory: Callable[..., Any], *args: Any, name: str = "", resources: Resources = ..., **kwargs: Any
     ) -> Handle: ...
     def put(self, value: Any) -> Ref: ...
     def get(self, refs: Any, timeout: float | None = None) -> Any: ...
-    def wait(self, refs: Sequence[Ref], n: int = 1, timeout: float | None = None) -> tuple[list[Ref], list[Ref]]: ...
+    def check(self, ref: Ref, timeout: float | None = None) -> None: ...
+    def wait(
+        self, refs: Sequence[Ref], n: int = 1, timeout: float | None = None
+    ) -> tuple[Sequence[Ref], Sequence[Ref]]: ...
     def kill(self, handle: Handle) -> None: ...
+    def child(self, reserve: Sequence[Resources] = ()) -> Engine: ...
+    def group(self, handles: Sequence[Handle]) -> Group: ...
     def processes(self) -> list[dict[str, Any]]: ...
     def close(self) -> None: ...

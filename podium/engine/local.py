@@ -5,11 +5,14 @@ from __future__ import annotations
 import operator
 import os
 import pickle
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from podium.core.errors import WorkerDied
+import numpy as np
+
+from podium.core.errors import GroupBroken, WorkerDied
 from podium.engine.base import Handle, Ref, Resources
 
 
@@ -29,22 +32,39 @@ class LocalRef:
 
 
 class LocalHandle:
-    """An object of this process."""
+    """An object of this process. A strict engine's handle that is sent along arrives as the same handle."""
 
     def __init__(self, target: Any, name: str, copy: Callable[[Any], Any]) -> None:
         self.name = name
+        self.ready = LocalRef()
         self._target = target
         self._copy = copy
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> LocalRef:
+        return self.invoke(method, args, kwargs, {})
+
+    def split(self, n: int, method: str, *args: Any) -> list[LocalRef]:
+        whole = self.call(method, *args)
+        try:
+            values = whole.value()
+        except Exception:
+            return [whole] * n
+        return [LocalRef(value) for value in values]
+
+    def invoke(self, method: str, args: Any, kwargs: dict[str, Any], as_they_are: dict[str, Any]) -> LocalRef:
+        """Call with arguments of which some are never copied."""
         if self._target is None:
             return LocalRef(error=WorkerDied(f"{self.name} is gone"))
         try:
             args, kwargs = _resolve(args), {key: _resolve(value) for key, value in kwargs.items()}
             args, kwargs = self._copy((args, kwargs))
-            return LocalRef(self._copy(getattr(self._target, method)(*args, **kwargs)))
+            return LocalRef(self._copy(getattr(self._target, method)(*args, **kwargs, **as_they_are)))
         except Exception as error:
             return LocalRef(error=error)
+
+    def processes(self) -> list[dict[str, Any]]:
+        """The processes that the object runs beside this one."""
+        return self._target.processes() if hasattr(self._target, "processes") else []
 
     def close(self) -> None:
         target, self._target = self._target, None
@@ -57,6 +77,7 @@ class LocalEngine:
     break, or a value it could not send, shows here."""
 
     def __init__(self, strict: bool = False) -> None:
+        self._strict = strict
         self._copy = _through_pickle if strict else _as_it_is
         self._handles: list[LocalHandle] = []
 
@@ -80,7 +101,13 @@ class LocalEngine:
         """The value of one Ref, or the values of a sequence of them."""
         return [self.get(ref) for ref in refs] if isinstance(refs, Sequence) else self._copy(refs.value())
 
-    def wait(self, refs: Sequence[Ref], n: int = 1, timeout: float | None = None) -> tuple[list[Ref], list[Ref]]:
+    def check(self, ref: Ref, timeout: float | None = None) -> None:
+        assert isinstance(ref, LocalRef)
+        ref.value()
+
+    def wait(
+        self, refs: Sequence[Ref], n: int = 1, timeout: float | None = None
+    ) -> tuple[Sequence[Ref], Sequence[Ref]]:
         """Every call has ended when it returns: the first `n` are ready, in order."""
         return list(refs[:n]), list(refs[n:])
 
@@ -90,8 +117,19 @@ class LocalEngine:
             self._handles.remove(handle)
         handle.close()
 
+    def child(self, reserve: Sequence[Resources] = ()) -> LocalEngine:
+        return LocalEngine(self._strict)
+
+    def group(self, handles: Sequence[Handle]) -> LocalGroup:
+        return LocalGroup(handles)
+
     def processes(self) -> list[dict[str, Any]]:
-        return [{"role": "controller", "index": 0, "pid": os.getpid()}]
+        mine = [{"role": "controller", "index": 0, "pid": os.getpid()}]
+        return [*mine, *(process for handle in self._handles for process in handle.processes())]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to a spawned object it arrives as an engine of its own."""
+        return LocalEngine, (self._strict,)
 
     def close(self) -> None:
         """Close every object, the newest first, also when one of them fails to."""
@@ -99,6 +137,85 @@ class LocalEngine:
             for handle in self._handles:
                 stack.callback(handle.close)
             self._handles.clear()
+
+
+class LocalGroup:
+    """Members that run each in a thread of its own, for as long as a call takes, so that they can meet."""
+
+    def __init__(self, handles: Sequence[Handle]) -> None:
+        self.handles = list(handles)
+
+    def call(self, method: str, args: Sequence[Sequence[Any]]) -> Sequence[Ref]:
+        meeting = Meeting(len(self.handles))
+        results: list[Ref] = [LocalRef() for _ in self.handles]
+
+        def run(rank: int) -> None:
+            handle: Any = self.handles[rank]
+            try:
+                results[rank] = handle.invoke(method, tuple(args[rank]), {}, {"reduce": LocalReduce(meeting, rank)})
+            finally:
+                meeting.leave()
+
+        threads = [threading.Thread(target=run, args=(rank,), name=f"rank-{rank}") for rank in range(meeting.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    def close(self) -> None:
+        """Nothing stays between calls."""
+
+
+class Meeting:
+    """Where the members' arrays are added up once all of them are there. Nobody waits for one who has left."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._changed = threading.Condition()
+        self._arrays: dict[int, np.ndarray] = {}
+        self._round = 0
+        self._someone_left = False
+        self._mean = np.zeros(0)
+
+    def meet(self, rank: int, values: np.ndarray) -> np.ndarray:
+        with self._changed:
+            current = self._round
+            self._arrays[rank] = values
+            if len(self._arrays) == self.size:
+                self._mean = mean_in_order([self._arrays[i] for i in range(self.size)])
+                self._arrays, self._round = {}, current + 1
+                self._changed.notify_all()
+            while self._round == current:
+                if self._someone_left:
+                    raise GroupBroken("another member of the group has left it")
+                self._changed.wait()
+            return self._mean.copy()
+
+    def leave(self) -> None:
+        with self._changed:
+            self._someone_left = True
+            self._changed.notify_all()
+
+
+class LocalReduce:
+    """One member's way into the meeting."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.size, self.rank = meeting.size, rank
+        self._meeting = meeting
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        return self._meeting.meet(self.rank, values)
+
+
+def mean_in_order(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean, added up from the first to the last, as every engine does it."""
+    total = arrays[0].copy()
+    for array in arrays[1:]:
+        total += array
+    total /= len(arrays)
+    return total
 
 
 def _resolve(value: Any) -> Any:

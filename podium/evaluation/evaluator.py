@@ -3,52 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from time import perf_counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from podium.core import seeding
-from podium.core.batch import Batch, concat
 from podium.core.metrics import Metrics, Timers
 from podium.envs.base import VectorEnv
 from podium.envs.make import EnvSpec, make
 from podium.evaluation.collector import Collector
 from podium.evaluation.play import Played, play
+from podium.evaluation.sample import ONLY, WORK, Gradients, Report, Sample, concat_samples
 from podium.policies.base import Policy, Reduce, Sgd, Weights
 
 EVAL_ENVS = 16
-ONLY = "default"  # the policy id where there is one policy
-
-
-@dataclass
-class Sample:
-    """Experience keyed by policy, with what was counted while it was gathered."""
-
-    batches: dict[str, Batch]
-    env_steps: int
-    version: int
-    episodes: list[tuple[float, int]] = field(default_factory=list)
-    metrics: Metrics = field(default_factory=Metrics)
-    timers: dict[str, float] = field(default_factory=dict)
-
-
-def concat_samples(samples: Sequence[Sample]) -> Sample:
-    """Samples of several evaluators as one, their batches side by side in the given order."""
-    head = samples[0]
-    return Sample(
-        {name: concat([sample.batches[name] for sample in samples]) for name in head.batches},
-        sum(sample.env_steps for sample in samples),
-        min(sample.version for sample in samples),
-        [episode for sample in samples for episode in sample.episodes],
-        Metrics.merge([sample.metrics for sample in samples]),
-        {name: sum(sample.timers.get(name, 0.0) for sample in samples) for name in head.timers},
-    )
 
 
 class Evaluator:
-    """Samples with its policy in its own envs, and learns. `index` 0 is the learner, workers count from 1."""
+    """Samples with its policy in its own envs, and learns. `index` 0 is the learner, workers count from 1; one that
+    takes a lost worker's place says how many came before it, so that it plays other episodes."""
 
     def __init__(
         self,
@@ -57,14 +31,17 @@ class Evaluator:
         *,
         seed: int = 0,
         index: int = 0,
+        replaced: int = 0,
     ) -> None:
         self.policy = make_policy()
         self.seed, self.index = seed, index
         self._timers = Timers()
         self._restarts = 0
+        self._replaced = replaced
         self._env = make_env() if make_env is not None else None
         self._eval_env: VectorEnv | None = None
         self._collector: Collector | None = None
+        self._loaded: Any = None
 
     def _collecting(self) -> Collector:
         """The collector, its envs reset from the run's seed when they are first needed."""
@@ -75,30 +52,116 @@ class Evaluator:
 
     def _episode_seeds(self) -> list[int]:
         assert self._env is not None
-        return [seeding.integer(self.seed, "env", self.index, i, self._restarts) for i in range(self._env.n)]
+        path = ("env", self.index) if not self._replaced else ("env of a replacement", self._replaced, self.index)
+        return [seeding.integer(self.seed, *path, i, self._restarts) for i in range(self._env.n)]
 
-    def sample(self, steps: int) -> Sample:
-        """`steps` rows of every env, finished by the policy."""
+    # --- sampling ---
+
+    def sample(self, steps: int, weights: Weights | None = None) -> Sample:
+        """`steps` rows of every env, played with the given weights and finished by the policy."""
+        if weights is not None:
+            self.policy.set_weights(weights)
         collector = self._collecting()
         batch = collector.collect(steps)
-        began = perf_counter()
-        finished = self.policy.postprocess(batch)
-        self._timers.add("postprocess", perf_counter() - began)
-        return Sample(
-            {ONLY: finished}, batch.steps, self.policy.version, collector.take_finished(), timers=self._timers.take()
-        )
+        with self._timers.stage("postprocess"):
+            finished = self.policy.postprocess(batch)
+        return Sample({ONLY: finished}, self.policy.version, self._report(batch.steps, collector.take_finished()))
 
-    def learn(self, sample: Sample, sgd: Sgd, reduce: Reduce | None = None) -> Metrics:
-        metrics = Metrics()
-        for name, value in self.policy.learn(sample.batches[ONLY], sgd, reduce).metrics.items():
+    def _report(self, env_steps: int, episodes: list[tuple[float, int]]) -> Report:
+        timers = self._timers.take()
+        return Report(env_steps, episodes, Metrics(), timers, 1, 0, sum(timers.get(name, 0.0) for name in WORK))
+
+    # --- learning ---
+
+    def learn(self, samples: Sequence[Sample], sgd: Sgd, reduce: Reduce | None = None) -> Report:
+        """Learn on samples side by side, and report what they held and how old they were."""
+        with self._timers.stage("concat"):
+            sample = concat_samples(samples)
+        report = sample.report
+        for one in samples:
+            self._note_lag(report.metrics, one.version)
+        with self._timers.stage("learn"):
+            self._learn(sample.batches[ONLY], sgd, reduce, report.metrics)
+        report.learners = 1
+        report.timers.update(self._timers.take())
+        return report
+
+    def sample_and_learn(self, steps: int, sgd: Sgd, *, reduce: Reduce) -> Report:
+        """Play a fragment, and learn on it together with the other members of a group, who do the same."""
+        self.policy.progress = sgd.progress
+        return self.learn([self.sample(steps)], sgd, reduce)
+
+    def load(self, samples: Sequence[Sample], part: int, parts: int, limit: int | None = None) -> Report:
+        """Keep one of `parts` equal shares of the samples' envs in the device's memory. The first share's report is that
+        of the samples."""
+        with self._timers.stage("load"):
+            sample = concat_samples(samples)
+            batch = sample.batches[ONLY]
+            share = slice(part * batch.width // parts, (part + 1) * batch.width // parts)
+            self._loaded = self.policy.load(batch.slice(envs=share), limit)
+        report = sample.report if part == 0 else Report()
+        report.timers.update(self._timers.take())
+        return report
+
+    def learn_loaded(self, sgd: Sgd, *, reduce: Reduce) -> Report:
+        """Learn on what was loaded, together with the other members of a group."""
+        report = Report(learners=1)
+        with self._timers.stage("learn"):
+            self._learn(self._loaded, sgd, reduce, report.metrics)
+        self._loaded = None
+        report.timers.update(self._timers.take())
+        return report
+
+    def _learn(self, batch: Any, sgd: Sgd, reduce: Reduce | None, metrics: Metrics) -> None:
+        counted = Counted(reduce) if reduce is not None else None
+        for name, value in self.policy.learn(batch, sgd, counted).metrics.items():
             metrics.mean(name, value)
-        return metrics
+        if counted is not None:
+            metrics.max("reduced_bytes", counted.nbytes)
 
-    def gradients(self, sample: Sample, sgd: Sgd) -> tuple[np.ndarray, dict[str, float]]:
-        return self.policy.gradients(sample.batches[ONLY], sgd)
+    def compute_gradients(self, steps: int, sgd: Sgd, weights: Weights) -> Gradients:
+        """Play a fragment with the given weights, and return its loss's gradient at them."""
+        sample = self.sample(steps, weights)
+        batch, report = sample.batches[ONLY], sample.report
+        with self._timers.stage("gradients"):
+            flat, figures = self.policy.gradients(batch, sgd)
+            observed = self.policy.observed(batch)
+        for name, value in figures.items():
+            report.metrics.mean(name, value)
+        report.timers.update(self._timers.take())
+        report.slowest_s = sum(report.timers.get(name, 0.0) for name in WORK)
+        return Gradients(flat, weights.version, report, batch.steps, observed)
 
-    def apply(self, flat: np.ndarray, sgd: Sgd) -> None:
-        self.policy.apply(flat, sgd)
+    def push_gradients(
+        self, steps: int, sgd: Sgd, parts: Sequence[np.ndarray], filters: Weights, shards: int
+    ) -> list[Any]:
+        """As `compute_gradients`, with the weights from a parameter server's shards and the gradient in such parts: the
+        report, what the filters are to see, and a part for each shard."""
+        weights = replace(filters, flat=np.concatenate([*parts, filters.flat]))
+        gradients = self.compute_gradients(steps, sgd, weights)
+        return [gradients.report, gradients.observed, *np.array_split(gradients.flat, shards)]
+
+    def apply(self, gradients: Gradients, sgd: Sgd) -> Report:
+        """Step against a worker's gradient; the filters see what it has seen."""
+        report = gradients.report
+        self._note_lag(report.metrics, gradients.version)
+        with self._timers.stage("learn"):
+            self.policy.apply(gradients.flat, sgd)
+            self.policy.observe(gradients.observed)
+        report.learners = 1
+        report.timers.update(self._timers.take())
+        return report
+
+    def observe(self, observed: Sequence[Any]) -> None:
+        for part in observed:
+            self.policy.observe(part)
+
+    def _note_lag(self, metrics: Metrics, version: int) -> None:
+        """How many updates the weights were behind when they were played with."""
+        metrics.mean("weight_lag", self.policy.version - version)
+        metrics.max("weight_lag_max", self.policy.version - version)
+
+    # --- weights and state ---
 
     def get_weights(self, progress: float) -> Weights:
         return replace(self.policy.get_weights(), progress=progress)
@@ -106,9 +169,28 @@ class Evaluator:
     def set_weights(self, weights: Weights) -> None:
         self.policy.set_weights(weights)
 
-    def policy_state(self) -> dict[str, Any]:
-        """What acting needs."""
-        return self.policy.get_state()
+    def parameters(self, parts: int) -> list[np.ndarray]:
+        """The part of the weights that gradients are by, in equal parts."""
+        return [part.copy() for part in np.array_split(self.policy.get_weights().flat[: self.policy.parameters], parts)]
+
+    def set_parameters(self, parts: Sequence[np.ndarray], version: int) -> None:
+        weights = self.policy.get_weights()
+        flat = np.concatenate([*parts, weights.flat[self.policy.parameters :]])
+        self.policy.set_weights(replace(weights, flat=flat, version=version))
+
+    def filters(self, progress: float) -> Weights:
+        """The part of the weights that no gradient is by."""
+        weights = self.get_weights(progress)
+        return replace(weights, flat=weights.flat[self.policy.parameters :].copy())
+
+    def policy_state(self, full: bool = False) -> dict[str, Any]:
+        """What acting needs; with `full` also what learning on needs."""
+        return self.policy.get_state(full)
+
+    def learn_from_here(self, policy: dict[str, Any]) -> None:
+        """Take over another learner's policy with its optimizer, but not its random generator."""
+        own = self.policy.get_state(full=True)
+        self.policy.set_state({**policy, "rng": own["rng"]})
 
     def start_from(self, policy: dict[str, Any]) -> None:
         """Take over another run's policy as far as acting goes; its optimizer and counts stay behind."""
@@ -155,3 +237,16 @@ class Evaluator:
         for env in (self._env, self._eval_env):
             if env is not None:
                 env.close()
+
+
+class Counted:
+    """A reduction that counts its bytes."""
+
+    def __init__(self, reduce: Reduce) -> None:
+        self.size = reduce.size
+        self.nbytes = 0
+        self._reduce = reduce
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        self.nbytes += values.nbytes
+        return self._reduce(values)

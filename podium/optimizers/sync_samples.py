@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from time import perf_counter
-from typing import Any
-
 from podium.engine.base import Engine, Handle
-from podium.evaluation.evaluator import concat_samples
-from podium.optimizers.base import SgdPlan, Step
+from podium.engine.pool import Pool
+from podium.evaluation.sample import Report
+from podium.optimizers.base import SgdPlan, State, pool_figures, restore, states, timed
 
 
 class SyncSamples:
-    """`samplers` are the evaluators that play; the learner may be among them."""
+    """The samplers may be the learner alone."""
 
-    def __init__(
-        self, engine: Engine, learner: Handle, samplers: Sequence[Handle], fragment: int, sgd: SgdPlan
-    ) -> None:
-        self.engine, self.learner, self.samplers = engine, learner, list(samplers)
+    def __init__(self, engine: Engine, learner: Handle, samplers: Pool, fragment: int, sgd: SgdPlan) -> None:
+        self.engine, self._learner, self.samplers = engine, learner, samplers
         self.fragment, self.sgd = fragment, sgd
-        self.evaluators: Sequence[Handle] = [learner, *(sampler for sampler in samplers if sampler is not learner)]
         self.updates = 0
 
-    def step(self, progress: float) -> Step:
-        engine = self.engine
-        began = perf_counter()
-        weights = self.learner.call("get_weights", progress)
-        engine.get([sampler.call("set_weights", weights) for sampler in self.samplers])
-        sent = perf_counter()
-        sample = concat_samples(engine.get([sampler.call("sample", self.fragment) for sampler in self.samplers]))
-        sampled = perf_counter()
-        metrics = engine.get(self.learner.call("learn", sample, self.sgd(progress, self.updates)))
+    def learner(self) -> Handle:
+        return self._learner
+
+    def step(self, progress: float) -> Report:
+        stages = Report()
+        with timed(stages, "sampling"):
+            weights = self._learner.call("get_weights", progress)
+            samples = self.samplers.each("sample", self.fragment, weights)
+        with timed(stages, "learning"):
+            refs = [sample.ref for sample in samples]
+            report = self.engine.get(self._learner.call("learn", refs, self.sgd(progress, self.updates)))
         self.updates += 1
-        metrics.update(sample.metrics)
-        timers = {"weights": sent - began, "sample": sampled - sent, "learn": perf_counter() - sampled, **sample.timers}
-        return Step(sample.env_steps, sample.episodes, metrics, timers)
+        report.timers.update(stages.timers)
+        return pool_figures(report, self.samplers)
 
-    def get_state(self, restart: bool) -> dict[str, Any]:
-        states = self.engine.get([evaluator.call("get_state", restart) for evaluator in self.evaluators])
-        return {"updates": self.updates, "evaluators": states}
+    def get_state(self, restart: bool) -> State:
+        return {"updates": self.updates, "evaluators": states(self.engine, self._learner, self.samplers, restart)}
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        calls = zip(self.evaluators, state["evaluators"], strict=True)
-        self.engine.get([evaluator.call("set_state", saved) for evaluator, saved in calls])
+    def set_state(self, state: State) -> None:
+        restore(self.engine, self._learner, self.samplers, state["evaluators"])
         self.updates = state["updates"]
 
+    def adopt(self, policy: State) -> None:
+        self.engine.get(self._learner.call("start_from", policy))
+
     def close(self) -> None:
-        for evaluator in self.evaluators:
-            self.engine.kill(evaluator)
+        self.samplers.close()
+        self.engine.kill(self._learner)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from podium.core.batch import Batch
+from podium.core.sgd import Reduce as Reduce
 from podium.core.spaces import Columns
 
 
@@ -50,22 +51,28 @@ class Weights:
     progress: float = 0.0
 
 
-# Averages one float32 vector over all who learn together, the same for each of them.
-Reduce = Callable[[np.ndarray], np.ndarray]
-
-
 class Policy(Protocol):
-    """Model, how to act, how to finish a trajectory, what to minimise. `version` counts the updates of the weights."""
+    """Model, how to act, how to finish a trajectory, what to minimise. `version` counts the updates of the weights.
+
+    `load` keeps a batch where learning is fast, refusing one of more than `limit` bytes; `learn` takes it in a batch's
+    place. `gradients` leaves the policy as it is; what its filters would have seen is `observed`, for the policy that
+    applies the gradient to `observe`. The first `parameters` numbers of the weights are what gradients are by.
+    """
 
     version: int
+    progress: float
+    parameters: int
 
     def initial_state(self, n: int) -> Columns: ...
     def act(self, obs: Columns, state: Columns, mask: np.ndarray | None = None, explore: bool = True) -> Acted: ...
     def values(self, obs: Columns, state: Columns) -> np.ndarray: ...
     def postprocess(self, batch: Batch) -> Batch: ...
-    def learn(self, batch: Batch, sgd: Sgd, reduce: Reduce | None = None) -> Learned: ...
+    def load(self, batch: Batch, limit: int | None = None) -> Any: ...
+    def learn(self, batch: Any, sgd: Sgd, reduce: Reduce | None = None) -> Learned: ...
     def gradients(self, batch: Batch, sgd: Sgd) -> tuple[np.ndarray, dict[str, float]]: ...
     def apply(self, flat: np.ndarray, sgd: Sgd) -> None: ...
+    def observed(self, batch: Batch) -> Mapping[str, Any]: ...
+    def observe(self, observed: Mapping[str, Any]) -> None: ...
     def get_weights(self) -> Weights: ...
     def set_weights(self, weights: Weights) -> None: ...
     def get_state(self, full: bool = False) -> dict[str, Any]: ...

@@ -12,13 +12,14 @@ import numpy as np
 from podium.core import returns, seeding
 from podium.core.batch import Batch, split_rows
 from podium.core.config import Config, Schedule, setting
-from podium.core.errors import TrainingError, UsageError
+from podium.core.errors import PodiumError, TrainingError, UsageError
+from podium.core.sgd import Adam, mean_over_rows, shrink
 from podium.core.spaces import Box, Columns, Discrete, Leaf, Space, leaves
 from podium.policies.base import Acted, Learned, Reduce, Sgd, Weights
 from podium.policies.trajectory import next_values
 
 ILLEGAL = np.float32(-1e9)
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-5
+EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ class NumpyPolicy:
         rng = seeding.generator(seed, "model")
         self._actor.draw(self._actor_flat, rng, 0.01)
         self._critic.draw(self._critic_flat, rng, 1.0)
-        self._mean, self._square, self._adam_steps = np.zeros_like(self._flat), np.zeros_like(self._flat), 0
+        self.parameters = len(self._flat)
+        self._adam = Adam(self.parameters, EPSILON)
         self._rng = seeding.generator(seed, "act")
         self.version = 0
         self.progress = 0.0
@@ -137,17 +139,23 @@ class NumpyPolicy:
 
     # --- learning ---
 
+    def load(self, batch: Batch, limit: int | None = None) -> Batch:
+        """Main memory is where it learns."""
+        if limit is not None and batch.nbytes > limit:
+            raise PodiumError(f"a batch of {batch.nbytes:,} bytes does not fit into {limit:,} bytes")
+        return batch
+
     def learn(self, batch: Batch, sgd: Sgd, reduce: Reduce | None = None) -> Learned:
         now = self.config.at(sgd.progress)
         rng = seeding.generator(sgd.seed, "minibatches")
-        columns, valid = _flat_columns(batch), batch.rows()
+        columns, valid, every = _flat_columns(batch), batch.rows(), batch.length * batch.width
         steps = epochs = 0
         reports: list[dict[str, float]] = []
         for _ in range(sgd.epochs if len(valid) else 0):
             reports = []
-            for rows in split_rows(valid, sgd.minibatch or len(valid), rng):
+            for rows in split_rows(valid, sgd.minibatch or every, rng, every if reduce is not None else None):
                 gradient, report = self._gradient({name: column[rows] for name, column in columns.items()}, now)
-                self._step(gradient if reduce is None else reduce(gradient), now)
+                self._step(gradient if reduce is None else mean_over_rows(gradient, len(rows), reduce), now)
                 reports.append(report)
             steps, epochs = steps + len(reports), epochs + 1
             if sgd.stop_above is not None and _mean(reports, sgd.stop_above[0]) > sgd.stop_above[1]:
@@ -167,9 +175,15 @@ class NumpyPolicy:
         self.version += 1
         self.progress = sgd.progress
 
+    def observed(self, batch: Batch) -> dict[str, Any]:
+        return {}
+
+    def observe(self, observed: Mapping[str, Any]) -> None:
+        """It has no filters."""
+
     def _gradient(self, rows: Columns, now: SimpleNamespace) -> tuple[np.ndarray, dict[str, float]]:
         """The slopes of the loss by logits and values are written out by hand; `Net` takes them to the parameters."""
-        x, action, n = self._inputs(rows), rows["action"], np.float32(len(rows["action"]))
+        x, action, n = self._inputs(rows), rows["action"], np.float32(max(len(rows["action"]), 1))
         advantage = rows["advantage"]
         if len(advantage) > 1:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -201,15 +215,8 @@ class NumpyPolicy:
         return gradient, report
 
     def _step(self, gradient: np.ndarray, now: SimpleNamespace) -> None:
-        """Adam (Kingma and Ba, 2015) on the clipped gradient."""
-        if now.max_grad_norm is not None:
-            gradient = gradient * np.float32(min(1.0, now.max_grad_norm / (float(np.linalg.norm(gradient)) + 1e-6)))
-        self._adam_steps += 1
-        self._mean += np.float32(1 - BETA_1) * (gradient - self._mean)
-        self._square += np.float32(1 - BETA_2) * (np.square(gradient) - self._square)
-        mean = self._mean / np.float32(1 - BETA_1**self._adam_steps)
-        square = self._square / np.float32(1 - BETA_2**self._adam_steps)
-        self._flat -= np.float32(now.lr) * mean / (np.sqrt(square) + np.float32(EPSILON))
+        scale = shrink(float(np.linalg.norm(gradient)), now.max_grad_norm)
+        self._adam.step(self._flat, gradient * np.float32(scale), now.lr)
 
     # --- state ---
 
@@ -223,8 +230,7 @@ class NumpyPolicy:
     def get_state(self, full: bool = False) -> dict[str, Any]:
         state: dict[str, Any] = {"flat": self._flat.copy(), "version": self.version, "progress": self.progress}
         if full:
-            adam = {"mean": self._mean.copy(), "square": self._square.copy(), "steps": self._adam_steps}
-            state |= {"optimizer": adam, "rng": seeding.get_state(self._rng)}
+            state |= {"optimizer": self._adam.get_state(), "rng": seeding.get_state(self._rng)}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -233,8 +239,7 @@ class NumpyPolicy:
         self._flat[:] = state["flat"]
         self.version, self.progress = state["version"], state["progress"]
         if "optimizer" in state:
-            adam = state["optimizer"]
-            self._mean[:], self._square[:], self._adam_steps = adam["mean"], adam["square"], adam["steps"]
+            self._adam.set_state(state["optimizer"])
             seeding.set_state(self._rng, state["rng"])
 
 

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from podium.core import seeding
 from podium.core.batch import Batch, split_rows
 from podium.core.config import Config
-from podium.core.errors import TrainingError, UsageError
+from podium.core.errors import PodiumError, TrainingError, UsageError
+from podium.core.sgd import mean_over_rows
 from podium.core.spaces import Box, Columns, Leaf, Space, leaves, under
 from podium.policies.adam import Adam
 from podium.policies.base import Acted, Learned, Reduce, Sgd, Weights
 from podium.policies.distributions import Family, family_for
-from podium.policies.filters import RunningMoments
+from podium.policies.filters import RunningMoments, moments_of
 from podium.policies.networks import ActorCritic, Model, NetSettings, UserModel, is_image, user_module
 
 OBS_LIMIT = 10.0
@@ -43,9 +44,12 @@ class Out:
 
 
 class Minibatch:
-    """Some rows of a batch as flat tensors; a column is gathered when it is first asked for."""
+    """`size` rows of a batch as flat tensors; a column is gathered when it is first asked for."""
 
-    def __init__(self, columns: Mapping[str, Tensor] | Minibatch, gather: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, columns: Mapping[str, Tensor] | Minibatch, gather: Callable[[Tensor], Tensor], size: int
+    ) -> None:
+        self.size = size
         self._columns = columns
         self._gather = gather
         self._ready: dict[str, Tensor] = {}
@@ -63,6 +67,8 @@ class Minibatch:
 Report = dict[str, Tensor | float | Callable[[], Tensor]]
 Loss = Callable[[Out, Minibatch, SimpleNamespace], tuple[Tensor, Report]]
 Postprocess = Callable[["TorchPolicy", Batch, SimpleNamespace], Batch]
+# From what the current policy says of a batch's rows (log-probabilities, values) to further columns of it.
+Targets = Callable[["TorchPolicy", Batch, SimpleNamespace, np.ndarray, np.ndarray], Mapping[str, np.ndarray]]
 
 
 class Loaded:
@@ -71,24 +77,43 @@ class Loaded:
     def __init__(self, batch: Batch, device: torch.device, recurrent: bool) -> None:
         self.batch = batch
         self.recurrent = recurrent
-        self.columns = {name: torch.from_numpy(column).to(device) for name, column in batch.cols.items()}
-        self.first = {name: torch.from_numpy(column).to(device) for name, column in batch.first.items()}
-        self._size = len(rows := batch.rows())
+        self._device = device
+        self.columns = {name: _tensor(column).to(device) for name, column in batch.cols.items()}
+        self.first = {name: _tensor(column).to(device) for name, column in batch.first.items()}
+        self._rows = batch.rows()
         flat = {name: column.flatten(0, 1) for name, column in self.columns.items()}
-        self._all = Minibatch(flat, _row_gather(rows) if self._size < batch.length * batch.width else _as_it_is)
+        whole = len(self._rows) == batch.length * batch.width
+        self._flat = flat
+        self._all = Minibatch(flat, _as_it_is if whole else _row_gather(self._rows), len(self._rows))
 
-    def minibatches(self, size: int | None, rng: np.random.Generator) -> Iterator[tuple[Minibatch, np.ndarray | None]]:
-        """Minibatches, with the fragment's envs that each covers if the policy is recurrent."""
+    def add(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Put further columns beside those of the batch, or others in their place."""
+        for name, column in columns.items():
+            self.columns[name] = _tensor(column).to(self._device)
+            self._flat[name] = self.columns[name].flatten(0, 1)
+
+    def minibatches(
+        self, size: int | None, rng: np.random.Generator, together: bool
+    ) -> Iterator[tuple[Minibatch, np.ndarray | None]]:
+        """Minibatches, with the fragment's envs that each covers if the policy is recurrent. Those who learn `together`
+        make equally many, however many of their rows are valid."""
+        batch = self.batch
         if self.recurrent:
-            envs = np.arange(self.batch.width)
-            at_once = self.batch.width if size is None else max(1, size // self.batch.length)
-            for part in split_rows(envs, at_once, rng):
-                rows = np.flatnonzero(self.batch["valid"][:, part])
-                yield Minibatch(self.columns, _sequence_gather(part, rows)), part
+            at_once = batch.width if size is None else max(1, size // batch.length)
+            for part in split_rows(np.arange(batch.width), at_once, rng):
+                rows = np.flatnonzero(batch["valid"][:, part])
+                yield Minibatch(self.columns, _sequence_gather(part, rows), len(rows)), part
             return
-        parts = split_rows(np.arange(self._size), size or max(1, self._size), rng)
+        count, every = len(self._rows), batch.length * batch.width
+        parts = split_rows(np.arange(count), size or every, rng, every if together else None)
         for rows in parts:
-            yield (self._all if len(parts) == 1 else Minibatch(self._all, _row_gather(rows))), None
+            yield (self._all if len(parts) == 1 else Minibatch(self._all, _row_gather(rows), len(rows))), None
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """A tensor on the array's memory, or on a copy of one that may not be written to, as those are that come from
+    another process."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _as_it_is(column: Tensor) -> Tensor:
@@ -108,8 +133,9 @@ def _sequence_gather(envs: np.ndarray, rows: np.ndarray) -> Callable[[Tensor], T
 class TorchPolicy:
     """The policy graph with torch inside.
 
-    `model` maps observations to (action parameters, value); `postprocess` finishes a trajectory in numpy; `loss` is what
-    to minimise on a minibatch, given the model's output and the settings as they are now. All parameters are views of one
+    `model` maps observations to (action parameters, value); `postprocess` finishes a trajectory in numpy where it was
+    played; `targets` adds what depends on the policy that learns, before its passes; `loss` is what to minimise on a
+    minibatch, given the model's output and the settings as they are now. All parameters are views of one
     flat vector, so that clipping, the optimizer's update, sending weights and reducing gradients are one operation each.
     """
 
@@ -121,6 +147,7 @@ class TorchPolicy:
         *,
         loss: Loss,
         postprocess: Postprocess,
+        targets: Targets | None = None,
         model: Any = None,
         seed: int = 0,
     ) -> None:
@@ -129,13 +156,14 @@ class TorchPolicy:
         torch.set_num_threads(getattr(config, "threads", 1))
         self.device = _device(getattr(config, "device", "cpu"))
         self.family: Family = family_for(action_space, getattr(config, "squash", False))
-        self._loss, self._postprocess = loss, postprocess
+        self._loss, self._postprocess, self._targets = loss, postprocess, targets
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeding.integer(seed, "model"))
             self.model = self._build_model(model)
         self.model.float().to(self.device).eval()
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._flat = _flatten(self._parameters)
+        self.parameters = len(self._flat)
         self._optimizer = Adam(self._flat, eps=getattr(config, "adam_eps", 1e-8))
         self._moments = {path: RunningMoments(leaf.shape) for path, leaf in self._filtered_leaves().items()}
         self._filter: dict[str, tuple[Tensor, Tensor]] = {}
@@ -187,22 +215,30 @@ class TorchPolicy:
 
     # --- learning ---
 
-    def load(self, batch: Batch) -> Loaded:
+    def load(self, batch: Batch, limit: int | None = None) -> Loaded:
+        free = _free_bytes(self.device) if limit is None else limit
+        if free is not None and batch.nbytes > free:
+            raise PodiumError(
+                f"a batch of {batch.nbytes:,} bytes does not fit into the {free:,} bytes that {self.device} has for it: "
+                "take fewer --envs, a shorter --fragment or more devices"
+            )
         return Loaded(batch, self.device, self.model.recurrent)
 
     def learn(self, batch: Batch | Loaded, sgd: Sgd, reduce: Reduce | None = None) -> Learned:
         """Passes of minibatch gradient steps; the filter of observations follows at the end, so that every row is
         seen in these passes exactly as it was when it was acted on."""
-        loaded = batch if isinstance(batch, Loaded) else self.load(batch)
         now = self.config.at(sgd.progress)
+        loaded = self._ready(batch, now)
         rng = seeding.generator(sgd.seed, "minibatches")
         steps = epochs = 0
         self.model.train()
         for _ in range(sgd.epochs):
             reports = []
-            for minibatch, envs in loaded.minibatches(sgd.minibatch, rng):
+            for minibatch, envs in loaded.minibatches(sgd.minibatch, rng, reduce is not None):
                 gradient, report = self._gradient(loaded, minibatch, envs, now)
-                self._step(gradient if reduce is None else self._reduced(gradient, reduce), now, report)
+                if reduce is not None:
+                    gradient = self._reduced(gradient, minibatch.size, reduce)
+                self._step(gradient, now, report)
                 reports.append(report)
             if not reports:  # every row was a reset row: nothing to learn from
                 break
@@ -211,30 +247,57 @@ class TorchPolicy:
             if sgd.stop_above is not None and _agreed(_mean(reports, sgd.stop_above[0]), reduce) > sgd.stop_above[1]:
                 break
         self.model.eval()
-        self._observe(loaded.batch)
+        for path, moments in self._moments.items():
+            moments.update(loaded.batch[path][loaded.batch["valid"]], reduce)
+        self._set_filter()
         self.version += 1
         self.progress = sgd.progress
-        last_pass = {name: _mean(reports, name) for name in reports[0]} if reports else {}
+        full = [report for report in reports if len(report) > 2] if reduce is not None else reports
+        last_pass = {name: _mean(full, name) for name in full[0]} if full else {}
         return Learned({**last_pass, "lr": now.lr, "gradient_steps": float(steps), "epochs": float(epochs)})
 
     def gradients(self, batch: Batch | Loaded, sgd: Sgd) -> tuple[np.ndarray, dict[str, float]]:
         """The gradient of the loss over the whole batch, unclipped, and the loss's metrics."""
-        loaded = batch if isinstance(batch, Loaded) else self.load(batch)
-        minibatch, envs = next(loaded.minibatches(None, np.random.default_rng(0)))
+        now = self.config.at(sgd.progress)
+        loaded = self._ready(batch, now)
+        minibatch, envs = next(loaded.minibatches(None, np.random.default_rng(0), False))
         self.model.train()
-        gradient, report = self._gradient(loaded, minibatch, envs, self.config.at(sgd.progress))
+        gradient, report = self._gradient(loaded, minibatch, envs, now)
         self._note_norm(gradient, report)
         self.model.eval()
         return gradient.cpu().numpy(), {name: _mean([report], name) for name in report}
 
     def apply(self, flat: np.ndarray, sgd: Sgd) -> None:
-        self._step(torch.from_numpy(flat).to(self.device), self.config.at(sgd.progress), {})
+        self._step(_tensor(flat).to(self.device), self.config.at(sgd.progress), {})
         self.version += 1
         self.progress = sgd.progress
+
+    def _ready(self, batch: Batch | Loaded, now: SimpleNamespace) -> Loaded:
+        """The batch on the device, with what the current policy makes of it."""
+        loaded = batch if isinstance(batch, Loaded) else Loaded(batch, self.device, self.model.recurrent)
+        if self._targets is not None:
+            loaded.add(self._targets(self, loaded.batch, now, *self._evaluated(loaded)))
+        return loaded
+
+    @torch.no_grad()
+    def _evaluated(self, loaded: Loaded) -> tuple[np.ndarray, np.ndarray]:
+        """What the current policy says of every row: the log-probability of its action, and its value."""
+        obs = {path: self._filtered(path, column) for path, column in under(loaded.columns, "obs").items()}
+        if self.model.recurrent:
+            params, value, _ = self.model(obs, loaded.first, loaded.columns["start"])
+            params, value = params.flatten(0, 1), value.flatten()
+        else:
+            params, value, _ = self.model.forward({path: column.flatten(0, 1) for path, column in obs.items()})
+        mask = loaded.columns["mask"].flatten(0, 1) if "mask" in loaded.columns else None
+        logp = self.family.log_prob(params, loaded.columns["action"].flatten(0, 1), mask)
+        shape = (loaded.batch.length, loaded.batch.width)
+        return logp.cpu().numpy().reshape(shape), value.cpu().numpy().reshape(shape)
 
     def _gradient(
         self, loaded: Loaded, minibatch: Minibatch, envs: np.ndarray | None, now: SimpleNamespace
     ) -> tuple[Tensor, Report]:
+        if not minibatch.size:  # it only takes part in the others' step
+            return torch.zeros_like(self._flat), {"loss": 0.0}
         params, value = self._forward_minibatch(loaded, minibatch, envs)
         of_actions = (params, minibatch["action"], minibatch["mask"] if "mask" in minibatch else None)
         logp, entropy = self.family.log_prob(*of_actions), partial(self.family.entropy, *of_actions)
@@ -265,8 +328,8 @@ class TorchPolicy:
         valid = loaded.columns["valid"][:, index].flatten()
         return params.flatten(0, 1)[valid], value.flatten()[valid]
 
-    def _reduced(self, gradient: Tensor, reduce: Reduce) -> Tensor:
-        return torch.from_numpy(reduce(gradient.cpu().numpy())).to(self.device)
+    def _reduced(self, gradient: Tensor, rows: int, reduce: Reduce) -> Tensor:
+        return torch.from_numpy(mean_over_rows(gradient.cpu().numpy(), rows, reduce)).to(self.device)
 
     def _step(self, gradient: Tensor, now: SimpleNamespace, report: Report) -> None:
         norm = self._note_norm(gradient, report)
@@ -288,9 +351,12 @@ class TorchPolicy:
         mean, scale = self._filter[path]
         return ((column - mean) * scale).clamp_(-OBS_LIMIT, OBS_LIMIT)
 
-    def _observe(self, batch: Batch) -> None:
-        for path, moments in self._moments.items():
-            moments.update(batch[path][batch["valid"]])
+    def observed(self, batch: Batch) -> dict[str, Any]:
+        return {path: moments_of(batch[path][batch["valid"]]) for path in self._moments}
+
+    def observe(self, observed: Mapping[str, Any]) -> None:
+        for path, moments in observed.items():
+            self._moments[path].merge(*moments)
         self._set_filter()
 
     def _set_filter(self) -> None:
@@ -312,7 +378,7 @@ class TorchPolicy:
         return Weights(torch.cat(parts).cpu().numpy(), self.version, self.progress)
 
     def set_weights(self, weights: Weights) -> None:
-        flat = torch.from_numpy(weights.flat)
+        flat = _tensor(weights.flat)
         with torch.no_grad():
             self._flat.copy_(flat[: len(self._flat)])
             at = len(self._flat)
@@ -341,7 +407,7 @@ class TorchPolicy:
             if given is None or tuple(given.shape) != tuple(part.shape):
                 shape = "nothing" if given is None else list(given.shape)
                 raise UsageError(f"the checkpoint's model has {shape} for {name!r}, this one {list(part.shape)}")
-            part.copy_(torch.from_numpy(given))
+            part.copy_(_tensor(given))
         for path, moments in self._moments.items():
             moments.set_state(state["filter"][path])
         self._set_filter()
@@ -370,6 +436,11 @@ def _flatten(parameters: list[nn.Parameter]) -> Tensor:
         parameter.data = flat[at : at + parameter.numel()].view_as(parameter)
         at += parameter.numel()
     return flat
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    """What a device of limited memory has left; None for main memory, which the operating system looks after."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def _device(name: str) -> torch.device:

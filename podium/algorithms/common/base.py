@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from podium.core.config import Config, setting
 from podium.core.errors import ConfigError, UsageError, known_names
 from podium.core.spaces import Leaf, Space
 from podium.engine.base import Engine
-from podium.envs.make import EnvSpec, make
-from podium.evaluation.evaluator import Evaluator
-from podium.optimizers.base import Optimizer, SgdPlan
-from podium.optimizers.sync_samples import SyncSamples
+from podium.envs.make import EnvSpec
+from podium.optimizers.base import Optimizer
 from podium.policies.base import Policy
+
+OptimizerName = Literal[
+    "sync_samples", "allreduce", "multi_device", "async_gradients", "parameter_server", "async_samples"
+]
+OPTIMIZERS: tuple[str, ...] = get_args(OptimizerName)
+Workers = int | Literal["auto"]
+NEED_WORKERS = ("allreduce", "async_gradients", "parameter_server", "async_samples")
+
+
+def workers(default: int) -> Any:
+    """The setting of that name, with a default that fits the algorithm."""
+    help = "evaluators that sample beside the learner; with none the learner samples; auto takes what the plan suggests"
+    return setting(default, help, low=0, high=4096)
+
+
+def optimizer(default: str) -> Any:
+    """The setting of that name, with a default that fits the algorithm."""
+    return setting(default, "the distribution strategy")
 
 
 @dataclass(frozen=True)
@@ -27,11 +42,38 @@ class RunConfig(Config):
     stop_return: float | None = setting(None, "end when the mean return reaches this")
     envs: int = setting(8, "envs per evaluator, stepped together", low=1)
     fragment: int = setting(128, "steps per env in a sample", unit="steps", low=1)
-    workers: int = setting(
-        0, "evaluators that sample beside the learner; with none the learner samples", low=0, high=4096
+    workers: Workers = workers(0)
+    engine: Literal["local", "ray"] = setting("local", "where the evaluators run: in this process, or on Ray")
+    address: str | None = setting(
+        None, "a running Ray cluster, host:port or auto; none starts one here", only=("engine", ("ray",))
     )
-    engine: Literal["local"] = setting("local", "where the evaluators run")
-    optimizer: Literal["sync_samples"] = setting("sync_samples", "the distribution strategy")
+    cpus_per_worker: float = setting(0.0, "cores that a worker reserves for itself", low=0, only=("engine", ("ray",)))
+    gpus_per_worker: float = setting(0.0, "GPUs that a worker reserves", low=0, only=("engine", ("ray",)))
+    memory_per_worker: float = setting(
+        0.0, "memory that a worker reserves", unit="GiB", low=0, only=("engine", ("ray",))
+    )
+    max_failures: int = setting(3, "workers that may fail with nothing finished between them", low=0)
+    worker_timeout: float = setting(300.0, "a worker whose call takes longer is replaced", unit="s", above=0)
+    optimizer: OptimizerName = optimizer("sync_samples")
+    learners: int = setting(2, "devices that learn together", low=1, high=1024, only=("optimizer", ("multi_device",)))
+    device_memory: float | None = setting(
+        None,
+        "of a device, for its share of a sample; none asks it",
+        unit="GiB",
+        above=0,
+        only=("optimizer", ("multi_device",)),
+    )
+    shards: int = setting(1, "parts of the parameters", low=1, high=1024, only=("optimizer", ("parameter_server",)))
+    synchronous: bool = setting(
+        False,
+        "apply the mean of all workers' gradients, not each as it comes",
+        only=("optimizer", ("parameter_server",)),
+    )
+    samples: int = setting(1, "fragments in an update", low=1, only=("optimizer", ("async_samples",)))
+    queue: int = setting(8, "fragments that may wait for the learner", low=1, only=("optimizer", ("async_samples",)))
+    max_lag: int | None = setting(
+        None, "drop fragments whose weights are older", unit="updates", low=0, only=("optimizer", ("async_samples",))
+    )
     device: str = setting("cpu", "where the networks live: cpu, cuda, cuda:1, auto")
     threads: int = setting(1, "compute threads of the learner", low=1, high=1024)
     checkpoint_every: int | None = setting(
@@ -49,6 +91,8 @@ class RunConfig(Config):
     def check(self) -> None:
         if self.env_processes > self.envs:
             raise ConfigError(f"--env-processes is {self.env_processes}, expected at most --envs, which is {self.envs}")
+        if self.optimizer in NEED_WORKERS and not self.workers:
+            raise ConfigError(f"--workers is 0, expected at least 1: with --optimizer {self.optimizer} workers play")
 
 
 @dataclass(frozen=True)
@@ -74,25 +118,17 @@ class Algorithm:
     policy: PolicyMaker
     build: Build
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)  # optimizers that make no sense under it, and why
 
     def configure(self, preset: str | None, given: Mapping[str, Any]) -> RunConfig:
         """The checked settings: what was given, over the preset's, over the defaults."""
         if preset is not None and preset not in self.presets:
             raise UsageError(f"{self.name} has no preset {preset!r}{known_names(preset, self.presets)}")
-        return self.config.build({**(self.presets[preset] if preset else {}), **given})
-
-
-def sync_samples(config: Any, setup: Setup, policy: PolicyMaker, sgd: SgdPlan) -> SyncSamples:
-    """A learner and its samplers under synchronous samples. Here alone it is asked whether there are workers."""
-    make_env = partial(make, setup.env, config.envs)
-
-    def spawn(index: int, env: Any) -> Any:
-        make_policy = partial(
-            policy, config, setup.observation_space, setup.action_space, config.seed + 100_003 * index
-        )
-        name = "learner" if index == 0 else f"worker-{index}"
-        return setup.engine.spawn(Evaluator, make_policy, env, seed=config.seed, index=index, name=name)
-
-    learner = spawn(0, None if config.workers else make_env)
-    workers = [spawn(index, make_env) for index in range(1, config.workers + 1)]
-    return SyncSamples(setup.engine, learner, workers or [learner], config.fragment, sgd)
+        config = self.config.build({**(self.presets[preset] if preset else {}), **given})
+        if config.optimizer in self.refused:
+            fitting = [name for name in OPTIMIZERS if name not in self.refused]
+            raise ConfigError(
+                f"--optimizer {config.optimizer} does not fit {self.name}: {self.refused[config.optimizer]}; "
+                f"expected one of {', '.join(fitting)}"
+            )
+        return config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from types import SimpleNamespace
@@ -10,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from podium.algorithms.common.base import Algorithm, RunConfig, Setup, sync_samples
+from podium.algorithms.common.base import Algorithm, RunConfig, Setup
+from podium.algorithms.common.strategies import STRATEGIES, Parts
 from podium.core import returns, seeding
 from podium.core.batch import Batch
 from podium.core.config import Schedule, flag, setting, show
@@ -19,8 +21,13 @@ from podium.core.imports import load_attribute
 from podium.core.spaces import Leaf, Space
 from podium.optimizers.base import Optimizer
 from podium.policies.base import Policy, Sgd
-from podium.policies.torch import Loss, Postprocess, TorchPolicy
+from podium.policies.torch import Loss, Postprocess, Targets, TorchPolicy
 from podium.policies.trajectory import next_values
+
+OLD_SAMPLES = (
+    "its samples would be older than the weights that learn on them, which V-trace alone makes good (impala, appo)"
+)
+ONE_GRADIENT = "it makes several passes over a sample, and a worker sends one gradient for each"
 
 
 @dataclass(frozen=True)
@@ -58,12 +65,26 @@ class OnPolicyConfig(RunConfig):
 
 
 @dataclass(frozen=True)
-class ActorCriticConfig(OnPolicyConfig):
+class CriticConfig(OnPolicyConfig):
     """Settings of the algorithms that learn a value function too."""
 
-    gae_lambda: float | Schedule = setting(0.95, "GAE's trade of bias for variance", low=0, high=1)
     value_coef: float | Schedule = setting(0.5, "weight of the value loss", low=0)
     shared: bool = setting(False, "one trunk for policy and value instead of one each")
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig(CriticConfig):
+    """Settings of those whose advantages are GAE's."""
+
+    gae_lambda: float | Schedule = setting(0.95, "GAE's trade of bias for variance", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class VtraceConfig(CriticConfig):
+    """Settings of those whose advantages are V-trace's."""
+
+    rho_clip: float = setting(1.0, "V-trace's limit of the ratio that weighs an error", above=0)
+    c_clip: float = setting(1.0, "V-trace's limit of the ratio that carries later errors back", above=0)
 
 
 def shaped_rewards(batch: Batch, now: SimpleNamespace) -> np.ndarray:
@@ -88,6 +109,33 @@ def advantages(policy: Policy, batch: Batch, now: SimpleNamespace) -> Batch:
     return batch.with_columns(**{"advantage": advantage, "return": advantage + values})
 
 
+def vtrace_targets(
+    policy: TorchPolicy, batch: Batch, now: SimpleNamespace, logp: np.ndarray, values: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Value targets and advantages (Espeholt et al., 2018) for experience of older weights, from what the current policy
+    says of it; `rho` is the clipped ratio of the two."""
+    terminated, done = batch["terminated"], batch["terminated"] | batch["truncated"]
+    log_ratio = logp - batch["logp"]
+    rho = np.exp(log_ratio).clip(max=now.rho_clip)
+    targets, weighed = returns.vtrace(
+        shaped_rewards(batch, now),
+        values,
+        next_values(policy, batch.with_columns(value=values)),
+        terminated.astype(np.float32),
+        done.astype(np.float32),
+        log_ratio,
+        now.gamma,
+        now.rho_clip,
+        now.c_clip,
+    )
+    return {"return": targets, "advantage": weighed / np.maximum(rho, np.float32(1e-6)), "rho": rho}
+
+
+def as_played(policy: Policy, batch: Batch, now: SimpleNamespace) -> Batch:
+    """Nothing is known where it was played: the targets are worked out where it is learned on."""
+    return batch
+
+
 def normalized(advantage: torch.Tensor, now: SimpleNamespace) -> torch.Tensor:
     """The advantages with mean 0 and variance 1, if the settings ask for it."""
     if not now.normalize_advantage or len(advantage) < 2:
@@ -102,21 +150,28 @@ def on_policy(
     loss: Loss,
     postprocess: Postprocess,
     model: Any = None,
-    presets: dict[str, dict[str, Any]] | None = None,
+    presets: Mapping[str, Mapping[str, Any]] = {},
+    targets: Targets | None = None,
+    refused: Mapping[str, str] | None = None,
 ) -> Algorithm:
-    """An on-policy algorithm from its settings and the functions of the paper's policy graph."""
+    """An on-policy algorithm from its settings and the functions of the paper's policy graph. `refused` are the
+    optimizers under which it makes no sense, each with the reason; with `targets` it bears older weights' samples."""
 
-    policy = partial(_make_policy, loss, postprocess, model)
+    policy = partial(_make_policy, loss, postprocess, targets, model)
 
     def build(settings: Any, setup: Setup) -> Optimizer:
-        return sync_samples(settings, setup, policy, lambda progress, update: sgd(settings, progress, update))
+        parts = Parts(settings, setup, policy, lambda progress, update: sgd(settings, progress, update))
+        return STRATEGIES[settings.optimizer](parts)
 
-    return Algorithm(name, config, policy, build, presets or {})
+    if refused is None:
+        refused = {} if targets is not None else {"async_samples": OLD_SAMPLES}
+    return Algorithm(name, config, policy, build, presets, refused)
 
 
 def _make_policy(
     loss: Loss,
     postprocess: Postprocess,
+    targets: Targets | None,
     model: Any,
     settings: Any,
     observation_space: Space,
@@ -127,7 +182,14 @@ def _make_policy(
     own = load_attribute(settings.model, "model") if isinstance(settings.model, str) else settings.model
     chosen = own if own is not None else model
     return TorchPolicy(
-        settings, observation_space, action_space, loss=loss, postprocess=postprocess, model=chosen, seed=seed
+        settings,
+        observation_space,
+        action_space,
+        loss=loss,
+        postprocess=postprocess,
+        targets=targets,
+        model=chosen,
+        seed=seed,
     )
 
 

@@ -1,0 +1,54 @@
+"""Gradient descent on one flat numpy vector: Adam, scaling gradients that are too long, averaging over those who learn
+together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Adam:
+    """Adam (Kingma and Ba, 2015) over a vector, updated in place."""
+
+    def __init__(self, size: int, eps: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        self._eps, self._betas = eps, betas
+        self._mean, self._square = np.zeros(size, np.float32), np.zeros(size, np.float32)
+        self._steps = 0
+
+    def step(self, vector: np.ndarray, gradient: np.ndarray, lr: float) -> None:
+        """One update of `vector` against the gradient."""
+        first, second = self._betas
+        self._steps += 1
+        self._mean += np.float32(1 - first) * (gradient - self._mean)
+        self._square += np.float32(1 - second) * (np.square(gradient) - self._square)
+        bias = math.sqrt(1 - second**self._steps)
+        spread = np.sqrt(self._square) + np.float32(self._eps * bias)
+        vector -= np.float32(lr * bias / (1 - first**self._steps)) * self._mean / spread
+
+    def get_state(self) -> dict[str, Any]:
+        return {"mean": self._mean.copy(), "square": self._square.copy(), "steps": self._steps}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._mean[:], self._square[:], self._steps = state["mean"], state["square"], int(state["steps"])
+
+
+def shrink(norm: float, most: float | None) -> float:
+    """What a gradient of this length is to be multiplied by, so that it is no longer than `most`."""
+    return 1.0 if most is None or norm <= most else most / (norm + 1e-6)
+
+
+class Reduce(Protocol):
+    """The mean of one array over all `size` who learn together, the same for each of them."""
+
+    @property
+    def size(self) -> int: ...
+    def __call__(self, values: np.ndarray, /) -> np.ndarray: ...
+
+
+def mean_over_rows(gradient: np.ndarray, rows: int, reduce: Reduce) -> np.ndarray:
+    """The gradient over everyone's rows: the mean of all, each by its number of rows."""
+    weighed = reduce(np.append(gradient * np.float32(rows), np.float32(rows)))
+    return weighed[:-1] / max(weighed[-1], np.float32(1e-6))

@@ -1,0 +1,377 @@
+"""The engine on Ray: every spawned object is an actor, every result a reference into the object store."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray._private import ray_constants
+from ray._raylet import Config  # type: ignore[attr-defined]
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from podium.core.errors import CallTimedOut, PodiumError, UsageError, WorkerDied
+from podium.engine.base import Handle, Ref, Resources
+
+LOOPBACK = "127.0.0.1"
+CONNECT_S = 2.0
+CLOSE_S = 2.0
+RESERVE_S = 60.0
+
+
+@dataclass(frozen=True)
+class RayRef:
+    """A call's value, and beside it what became of the call: small, so that asking fetches no value."""
+
+    value: Any
+    outcome: Any | None = None
+
+
+class Host:
+    """The actor that holds one spawned object. What may take long returns twice: the value, and that there is one."""
+
+    def __init__(self) -> None:
+        self._target: Any = None
+        self._stores: dict[str, Any] = {}
+        self._reduces: dict[str, Any] = {}
+
+    @ray.method(num_returns=2)
+    def start(self, factory: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
+        self._target = factory(*_resolve(args), **{key: _resolve(value) for key, value in kwargs.items()})
+        own = self._target.processes() if hasattr(self._target, "processes") else []
+        return [{"pid": os.getpid()}, *own], None
+
+    @ray.method(num_returns=2)
+    def call(self, method: str, *args: Any, **kwargs: Any) -> tuple[Any, None]:
+        return getattr(self._target, method)(*_resolve(args), **{k: _resolve(v) for k, v in kwargs.items()}), None
+
+    def split(self, method: str, *args: Any) -> tuple[Any, ...]:
+        return (*getattr(self._target, method)(*_resolve(args)), None)
+
+    def open_group(self, group: str) -> tuple[str, int]:
+        from podium.engine.collective import Store
+
+        store = self._stores[group] = Store(ray.util.get_node_ip_address())
+        return store.address
+
+    @ray.method(num_returns=2)
+    def join_group(self, group: str, rank: int, size: int, address: tuple[str, int]) -> tuple[None, None]:
+        from podium.engine.collective import TorchReduce
+
+        host = ray.util.get_node_ip_address()
+        self._reduces[group] = TorchReduce(rank, size, address, host, self._stores.pop(group, None))
+        return None, None
+
+    @ray.method(num_returns=2)
+    def call_in_group(self, group: str, method: str, *args: Any) -> tuple[Any, None]:
+        reduce = self._reduces[group]
+        try:
+            return getattr(self._target, method)(*_resolve(args), reduce=reduce), None
+        except Exception:
+            self.leave_group(group)  # the others would wait for this one
+            raise
+
+    def leave_group(self, group: str) -> None:
+        if (reduce := self._reduces.pop(group, None)) is not None:
+            reduce.close()
+
+    def close(self) -> None:
+        if hasattr(self._target, "close"):
+            self._target.close()
+
+
+class RayHandle:
+    """An object in an actor; it may be sent to others. `ready` is its start, with the processes that it made."""
+
+    def __init__(self, actor: Any, name: str, ready: RayRef) -> None:
+        self.actor, self.name, self.ready = actor, name, ready
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> RayRef:
+        return RayRef(*self.actor.call.remote(method, *map(_top, args), **{k: _top(v) for k, v in kwargs.items()}))
+
+    def split(self, n: int, method: str, *args: Any) -> list[RayRef]:
+        *values, outcome = self.actor.split.options(num_returns=n + 1).remote(method, *map(_top, args))
+        return [RayRef(value, outcome) for value in values]
+
+
+class RayGroup:
+    """Actors that reduce over torch.distributed among themselves."""
+
+    def __init__(self, engine: RayEngine, handles: Sequence[Any]) -> None:
+        self._engine, self.handles = engine, list(handles)
+        self._name = uuid.uuid4().hex
+        size = len(self.handles)
+        with _typed("a member of the group"):
+            address = ray.get(self.handles[0].actor.open_group.remote(self._name))
+            joined = [
+                RayRef(*handle.actor.join_group.remote(self._name, rank, size, address))
+                for rank, handle in enumerate(self.handles)
+            ]
+        for ref in joined:
+            engine.check(ref)
+
+    def call(self, method: str, args: Sequence[Sequence[Any]]) -> Sequence[Ref]:
+        calls = zip(self.handles, args, strict=True)
+        return [RayRef(*h.actor.call_in_group.remote(self._name, method, *map(_top, given))) for h, given in calls]
+
+    def close(self) -> None:
+        for handle in self.handles:
+            handle.actor.leave_group.remote(self._name)
+
+
+class RayEngine:
+    """Ray, attached to the cluster at `address`, or started here and then ended by `close`. Within a process that is part
+    of a cluster already, it uses that one."""
+
+    def __init__(
+        self, address: str | None = None, num_cpus: int | None = None, reserved: PlacementGroup | None = None
+    ) -> None:
+        self._handles: list[RayHandle] = []
+        self._reserved = reserved
+        self._owns_reservation = False
+        self._started = not ray.is_initialized()
+        if self._started:
+            _attach(address) if address is not None else _start(num_cpus)
+        self._host = ray.remote(Host)
+
+    def spawn(
+        self,
+        factory: Callable[..., Any],
+        *args: Any,
+        name: str = "",
+        resources: Resources = Resources(),
+        **kwargs: Any,
+    ) -> RayHandle:
+        options: dict[str, Any] = {
+            "num_cpus": resources.cpus,
+            "num_gpus": resources.gpus,
+            "memory": resources.memory_bytes or None,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+        }
+        if self._reserved is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                self._reserved, placement_group_capture_child_tasks=True
+            )
+        actor = self._host.options(**options).remote()
+        given = {key: _top(value) for key, value in kwargs.items()}
+        ready = RayRef(*actor.start.remote(factory, *map(_top, args), **given))
+        handle = RayHandle(actor, name or f"ray-{len(self._handles)}", ready)
+        self._handles.append(handle)
+        return handle
+
+    def put(self, value: Any) -> RayRef:
+        return RayRef(ray.put(value))
+
+    def get(self, refs: Any, timeout: float | None = None) -> Any:
+        """The value of one Ref, or the values of a sequence of them."""
+        many = list(refs) if isinstance(refs, Sequence) else [refs]
+        limit = None if timeout is None else time.monotonic() + timeout
+        for ref in many:
+            self.check(ref, None if limit is None else max(limit - time.monotonic(), 0.0))
+        with _typed("a worker"):
+            values = ray.get([ref.value for ref in many], timeout=timeout)
+        return values if isinstance(refs, Sequence) else values[0]
+
+    def check(self, ref: Any, timeout: float | None = None) -> None:
+        if ref.outcome is None:
+            return
+        with _typed("a worker"):
+            ray.get(ref.outcome, timeout=timeout)
+
+    def wait(
+        self, refs: Sequence[Any], n: int = 1, timeout: float | None = None
+    ) -> tuple[Sequence[Ref], Sequence[Ref]]:
+        """Refs whose calls have ended, in well or not, and the rest; values stay where they are."""
+        by_key = {ref.outcome if ref.outcome is not None else ref.value: ref for ref in refs}
+        ready, rest = ray.wait(list(by_key), num_returns=min(n, len(by_key)), timeout=timeout, fetch_local=False)
+        return [by_key[key] for key in ready], [by_key[key] for key in rest]
+
+    def kill(self, handle: Handle) -> None:
+        assert isinstance(handle, RayHandle)
+        self._handles = [other for other in self._handles if other is not handle]
+        ray.kill(handle.actor)
+
+    def child(self, reserve: Sequence[Resources] = ()) -> RayEngine:
+        """An engine to be sent to a spawned object. What it will spawn there is reserved at once and together, so that
+        engines within engines can't wait for each other's halves."""
+        bundles = [_bundle(resources) for resources in reserve if resources]
+        if not bundles:
+            return RayEngine(reserved=self._reserved)
+        group = placement_group(bundles)
+        if not group.wait(RESERVE_S):
+            remove_placement_group(group)
+            raise PodiumError(f"could not reserve {bundles} within {RESERVE_S:.0f} s: there is {cluster()}")
+        engine = RayEngine(reserved=group)
+        engine._owns_reservation = True
+        return engine
+
+    def group(self, handles: Sequence[Handle]) -> RayGroup:
+        return RayGroup(self, handles)
+
+    def processes(self) -> list[dict[str, Any]]:
+        """This process, and those of the objects that have told theirs; nobody is waited for."""
+        found: list[dict[str, Any]] = [{"role": "controller", "index": 0, "pid": os.getpid()}]
+        for handle in self._handles:
+            if ray.wait([handle.ready.value], timeout=0)[0]:
+                found += self._processes_of(handle)
+        return found
+
+    def _processes_of(self, handle: RayHandle) -> list[dict[str, Any]]:
+        role, _, index = handle.name.rpartition("-")
+        try:
+            own, *others = self.get(handle.ready)
+        except Exception:
+            return []
+        return [{"role": role or handle.name, "index": int(index) if index.isdigit() else 0, **own}, *others]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RayEngine, (None, None, self._reserved)
+
+    def close(self) -> None:
+        """End every object spawned here, and Ray itself where this engine started it."""
+        handles, self._handles = self._handles, []
+        if not ray.is_initialized():
+            return
+        closing = [handle.actor.close.remote() for handle in handles]
+        if closing:
+            with contextlib.suppress(Exception):
+                ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S, fetch_local=False)
+        for handle in handles:
+            with contextlib.suppress(Exception):
+                ray.kill(handle.actor)
+        if self._owns_reservation and self._reserved is not None:
+            remove_placement_group(self._reserved)
+        if self._started:
+            ray.shutdown()
+
+
+def cluster() -> dict[str, float]:
+    """What the cluster has in all: CPU, GPU, memory."""
+    return {name: amount for name, amount in ray.cluster_resources().items() if name in ("CPU", "GPU", "memory")}
+
+
+def _start(num_cpus: int | None) -> None:
+    """A cluster of this machine alone: a token, no dashboard, nothing beyond loopback, nothing told to anyone."""
+    importable = os.pathsep.join(dict.fromkeys([os.getcwd(), *filter(None, sys.path)]))
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    Config.initialize("")  # what Ray read of the environment when it was imported is out of date
+    with _changed(os.environ, PYTHONPATH=importable), _changed(vars(ray_constants), ENABLE_RAY_CLUSTER=False):
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address=LOOPBACK,  # taken at its word only where no cluster of several nodes can be
+        )
+
+
+def _attach(address: str) -> None:
+    """Join a running cluster; the code of the current folder goes along."""
+    if address != "auto":
+        _check_listening(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"working_dir": os.getcwd(), "excludes": ["runs", ".git", ".venv", "*.mp4"]},
+        )
+    except (ConnectionError, ray.exceptions.RaySystemError) as error:
+        raise UsageError(f"--address {address}: {str(error).splitlines()[0]}") from None
+
+
+def _check_listening(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "://" in address:
+        raise UsageError(
+            f"--address is {address!r}, expected host:port of a cluster's head (ray start prints it), or auto"
+        )
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except OSError as error:
+        raise UsageError(f"--address {address}: nothing listens there ({error.strerror or error})") from None
+
+
+def _top(value: Any) -> Any:
+    """A Ref that stands as an argument is handed to Ray, which brings its value along."""
+    return value.value if isinstance(value, RayRef) else value
+
+
+def _resolve(value: Any) -> Any:
+    """Values in the place of the Refs that stand in sequences, fetched together."""
+    refs = list(_refs(value))
+    if not refs:
+        return value
+    with _typed("who was to give an argument"):
+        return _replaced(value, dict(zip(refs, ray.get(refs), strict=True)))
+
+
+def _refs(value: Any) -> Iterator[Any]:
+    if isinstance(value, RayRef):
+        yield value.value
+    elif type(value) in (list, tuple):
+        for item in value:
+            yield from _refs(item)
+
+
+def _replaced(value: Any, values: dict[Any, Any]) -> Any:
+    if isinstance(value, RayRef):
+        return values[value.value]
+    return type(value)(_replaced(item, values) for item in value) if type(value) in (list, tuple) else value
+
+
+def _bundle(resources: Resources) -> dict[str, float]:
+    amounts = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": float(resources.memory_bytes)}
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+@contextlib.contextmanager
+def _typed(who: str) -> Iterator[None]:
+    """Ray's errors as ours; what the code itself raised as its own type."""
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, Exception) else WorkerDied(str(error))) from None
+    except ray.exceptions.GetTimeoutError:
+        raise CallTimedOut(f"{who} did not answer in time") from None
+    except ray.exceptions.OutOfMemoryError as error:
+        raise WorkerDied(f"{who} was ended: the machine is out of memory ({_line(error)})") from None
+    except (
+        ray.exceptions.RayActorError,
+        ray.exceptions.WorkerCrashedError,
+        ray.exceptions.NodeDiedError,
+        ray.exceptions.ObjectLostError,
+    ) as error:
+        raise WorkerDied(f"{who} is gone: {_line(error)}") from None
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+@contextlib.contextmanager
+def _changed(names: MutableMapping[str, Any], **values: Any) -> Iterator[None]:
+    """Some names with other values for a while."""
+    before = {name: names.get(name) for name in values}
+    names.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del names[name]
+            else:
+                names[name] = value

@@ -1,0 +1,36 @@
+"""The bottleneck meter: what an iteration's time went to, and one word for what limits the run."""
+
+from __future__ import annotations
+
+from podium.evaluation.sample import Report
+
+STAGES = ("env", "inference", "learning", "transport", "waiting")
+
+
+def shares(report: Report, seconds: float) -> dict[str, float]:
+    """The share of an iteration's seconds that each stage took.
+
+    Times inside workers and learners are means over those who work side by side. Where sampling and learning overlap,
+    the shares add up to more than one. Transport is what the controller waited for beyond the slowest worker's and the
+    learner's own time; waiting is what is left, with the time that quicker workers wait for the slowest.
+    """
+    timers, samplers, learners = report.timers, max(report.samplers, 1), max(report.learners, 1)
+    env = timers.get("env", 0.0) / samplers
+    acting = (timers.get("inference", 0.0) + timers.get("postprocess", 0.0)) / samplers
+    gradients = timers.get("gradients", 0.0) / samplers
+    learning = (timers.get("learn", 0.0) + timers.get("concat", 0.0) + timers.get("load", 0.0)) / learners + gradients
+    beyond = 0.0
+    if "sampling" in timers and not report.overlapping:
+        beyond += max(timers["sampling"] - report.slowest_s, 0.0)
+    if "learning" in timers and not report.overlapping:
+        inside = learning if "sampling" in timers else learning + report.slowest_s
+        beyond += max(timers["learning"] - inside, 0.0)
+    seconds = max(seconds, 1e-9)
+    busy = max(env + acting, learning) if report.overlapping else env + acting + learning + beyond
+    found = (env, acting, learning, beyond, max(seconds - busy, 0.0))
+    return {stage: min(part / seconds, 1.0) for stage, part in zip(STAGES, found, strict=True)}
+
+
+def limit(shares: dict[str, float]) -> str:
+    """The stage with the greatest share."""
+    return max(shares, key=lambda stage: shares[stage])
