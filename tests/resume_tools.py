@@ -40,6 +40,9 @@ CASES: dict[str, list[str]] = {
         "restarting": f"ppo envpool:CartPole-v1 --steps 9000 {SMALL_PPO}",
         "processes": f"ppo MountainCar-v0 --steps 8000 {SMALL_PPO} --env-processes 2",
         "workers": f"ppo Acrobot-v1 --steps 8000 {SMALL_PPO} --workers 2 --envs 4 --normalize-obs",
+        "allreduce": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --workers 2 --optimizer allreduce --normalize-obs",
+        "devices": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --workers 2 --optimizer multi_device",
+        "shards": "a2c CartPole-v1 --steps 8000 --workers 2 --optimizer parameter_server --synchronous --shards 3",
         "stacked": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --frame-stack 2",
     }.items()
 }

@@ -6,7 +6,7 @@ from podium.core.errors import GroupBroken, TrainingError, WorkerDied
 from podium.engine.base import Engine, Group, Handle, Ref
 from podium.engine.pool import Pool
 from podium.evaluation.sample import Report, merge_reports
-from podium.optimizers.base import SgdPlan, State, pool_figures, restore, states, timed
+from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed
 
 PATIENCE_S = 10.0
 """How long the others wait for the replacement of one that died, before they go on without it for a while."""
@@ -87,11 +87,16 @@ class AllReduce:
             self._group.close()
             self._group = None
 
+    def _in_order(self) -> list[Handle | None]:
+        """The ranks; where the first is missing, another stands in its place, so that the weights are there."""
+        first, *others = everyone(self.ranks.handle(1), self.ranks)
+        return [first if 1 in self._equal and 1 in self.ranks.up else self.learner(), *others]
+
     def get_state(self, restart: bool) -> State:
-        return {"updates": self.updates, "evaluators": states(self.engine, self.learner(), self.ranks, restart)}
+        return {"updates": self.updates, "evaluators": states(self.engine, self._in_order(), restart)}
 
     def set_state(self, state: State) -> None:
-        restore(self.engine, self.learner(), self.ranks, state["evaluators"])
+        restore(self.engine, self._in_order(), state["evaluators"])
         self.updates = state["updates"]
 
     def adopt(self, policy: State) -> None:

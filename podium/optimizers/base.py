@@ -44,20 +44,23 @@ def timed(report: Report, stage: str) -> Iterator[None]:
     report.timers[stage] = report.timers.get(stage, 0.0) + perf_counter() - began
 
 
-def states(engine: Engine, learner: Handle, pool: Pool, restart: bool) -> list[State | None]:
-    """The learner's state and those of the workers, none for one that is just being replaced."""
-    handles = {0: learner} | {index: pool.handle(index) for index in pool.up if pool.handle(index) is not learner}
-    found = dict(zip(handles, engine.get([h.call("get_state", restart) for h in handles.values()]), strict=True))
-    return [found.get(index) for index in range(max(found, default=0) + 1)]
+def everyone(learner: Handle, pool: Pool) -> list[Handle | None]:
+    """The learner and then the workers, where they are others; none for one that is just being replaced."""
+    up = pool.up
+    workers = [pool.handle(index) if index in up else None for index in range(1, len(pool) + 1)]
+    return [learner, *(worker for worker in workers if worker is not learner)]
 
 
-def restore(engine: Engine, learner: Handle, pool: Pool, saved: Sequence[State | None]) -> None:
-    """Give the learner and the workers their states back."""
-    handles = [learner, *(pool.handle(index) for index in pool.up if pool.handle(index) is not learner)]
-    calls = [
-        handle.call("set_state", state) for handle, state in zip(handles, saved, strict=False) if state is not None
-    ]
-    engine.get(calls)
+def states(engine: Engine, evaluators: Sequence[Handle | None], restart: bool) -> list[State | None]:
+    """Their states, asked for at once."""
+    calls = [None if one is None else one.call("get_state", restart) for one in evaluators]
+    return [None if call is None else engine.get(call) for call in calls]
+
+
+def restore(engine: Engine, evaluators: Sequence[Handle | None], saved: Sequence[State | None]) -> None:
+    """Give them their states back, as far as they have one."""
+    pairs = zip(evaluators, saved, strict=False)
+    engine.get([one.call("set_state", state) for one, state in pairs if one is not None and state is not None])
 
 
 def pool_figures(report: Report, pool: Pool) -> Report:

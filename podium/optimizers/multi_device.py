@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from podium.engine.base import Engine, Handle
 from podium.engine.pool import Pool
 from podium.evaluation.sample import Report, merge_reports
-from podium.optimizers.base import SgdPlan, State, pool_figures, restore, states, timed
+from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed
 
 
 class MultiDevice:
@@ -53,10 +53,13 @@ class MultiDevice:
         return pool_figures(report, self.samplers)
 
     def get_state(self, restart: bool) -> State:
-        return {"updates": self.updates, "evaluators": states(self.engine, self.learner(), self.samplers, restart)}
+        return {
+            "updates": self.updates,
+            "evaluators": states(self.engine, everyone(self.learners[0], self.samplers), restart),
+        }
 
     def set_state(self, state: State) -> None:
-        restore(self.engine, self.learner(), self.samplers, state["evaluators"])
+        restore(self.engine, everyone(self.learners[0], self.samplers), state["evaluators"])
         self._make_equal()
         self.updates = state["updates"]
 

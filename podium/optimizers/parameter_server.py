@@ -12,7 +12,7 @@ from podium.core.sgd import Adam, shrink
 from podium.engine.base import Engine, Handle, Ref
 from podium.engine.pool import Finished, Pool
 from podium.evaluation.sample import Report, merge_reports
-from podium.optimizers.base import SgdPlan, State, pool_figures, restore, states, timed
+from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed
 
 Rule = Callable[[float], tuple[float, float | None]]  # progress -> (step size, longest gradient)
 
@@ -96,20 +96,17 @@ class ParameterServer:
         stages = Report()
         with timed(stages, "sampling"):
             self._keep_busy(progress)
-            finished = self.workers.wait()
+            finished = list(self.workers.wait())
             while self.synchronous and self.workers.in_flight:
                 finished += self.workers.wait()
         with timed(stages, "learning"):
+            finished.sort(key=lambda one: one.index)
             reports = self.engine.get([one.ref for one in finished])
-            for one, report in zip(finished, reports, strict=True):
-                report.metrics.mean("weight_lag", self.updates - one.tag)
-                report.metrics.max("weight_lag_max", self.updates - one.tag)
-            self._apply(sorted(finished, key=lambda one: one.index), progress)
-            seen = self._learner.call("observe", [one.parts[0] for one in finished])
-            self.engine.check(seen)
-        merged = merge_reports([*reports, stages])
-        merged.samplers, merged.learners, merged.overlapping = len(self.workers), 1, True
-        return pool_figures(merged, self.workers)
+            (self._apply_mean if self.synchronous else self._apply_each)(finished, reports, progress)
+            self.engine.check(self._learner.call("observe", [one.parts[0] for one in finished]))
+        report = merge_reports([*reports, stages])
+        report.samplers, report.learners, report.overlapping = len(self.workers), 1, not self.synchronous
+        return pool_figures(report, self.workers)
 
     def _keep_busy(self, progress: float) -> None:
         if free := self.workers.free:
@@ -118,18 +115,21 @@ class ParameterServer:
             for index in free:
                 self.workers.call(index, "push_gradients", *args, tag=self.updates, parts=len(self.shards) + 1)
 
-    def _apply(self, finished: Sequence[Finished], progress: float) -> None:
+    def _apply_each(self, finished: Sequence[Finished], reports: Sequence[Report], progress: float) -> None:
+        """One update for each gradient; its worker goes on at once."""
         lr, longest = self.rule(progress)
-        reports = {one.index: self.engine.get(one.ref) for one in finished}
-        if not self.synchronous:
-            for one in finished:
-                scale = shrink(reports[one.index].metrics.values()["gradient_norm"], longest)
-                self._step(
-                    [s.call("push", part, scale, lr) for s, part in zip(self.shards, one.parts[1:], strict=True)]
-                )
-            return
-        rows = [reports[one.index].env_steps for one in finished]
-        weights = [count / sum(rows) for count in rows]
+        for one, report in zip(finished, reports, strict=True):
+            scale = shrink(report.metrics.values()["gradient_norm"], longest)
+            report.metrics.mean("weight_lag", self.updates - one.tag)
+            report.metrics.max("weight_lag_max", self.updates - one.tag)
+            self._step([s.call("push", part, scale, lr) for s, part in zip(self.shards, one.parts[1:], strict=True)])
+            self._keep_busy(progress)
+
+    def _apply_mean(self, finished: Sequence[Finished], reports: Sequence[Report], progress: float) -> None:
+        """One update by the mean of all, each by its number of rows; no longer than may be as a whole."""
+        lr, longest = self.rule(progress)
+        total = sum(report.env_steps for report in reports)
+        weights = [report.env_steps / total for report in reports]
         columns = zip(*(one.parts[1:] for one in finished), strict=True)
         calls = [shard.call("gather", list(parts), weights) for shard, parts in zip(self.shards, columns, strict=True)]
         scale = shrink(math.sqrt(sum(self.engine.get(calls))), longest)
@@ -145,13 +145,13 @@ class ParameterServer:
         learner = self.learner()
         shards: list[Any] = self.engine.get([shard.call("get_state") for shard in self.shards])
         if self.synchronous:
-            evaluators = states(self.engine, learner, self.workers, restart)
+            evaluators = states(self.engine, everyone(learner, self.workers), restart)
         else:
             evaluators = [{**self.engine.get(learner.call("get_state", restart)), "exact": False}]
         return {"updates": self.updates, "evaluators": evaluators, "shards": shards}
 
     def set_state(self, state: State) -> None:
-        restore(self.engine, self._learner, self.workers, state["evaluators"])
+        restore(self.engine, everyone(self._learner, self.workers), state["evaluators"])
         calls = zip(self.shards, state["shards"], strict=True)
         self.engine.get([shard.call("set_state", saved) for shard, saved in calls])
         self._parts = [shard.call("pull") for shard in self.shards]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from podium.engine.base import Engine, Handle
 from podium.engine.pool import Pool
 from podium.evaluation.sample import Report
-from podium.optimizers.base import SgdPlan, State, pool_figures, restore, states, timed
+from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed
 
 
 class SyncSamples:
@@ -32,10 +32,13 @@ class SyncSamples:
         return pool_figures(report, self.samplers)
 
     def get_state(self, restart: bool) -> State:
-        return {"updates": self.updates, "evaluators": states(self.engine, self._learner, self.samplers, restart)}
+        return {
+            "updates": self.updates,
+            "evaluators": states(self.engine, everyone(self._learner, self.samplers), restart),
+        }
 
     def set_state(self, state: State) -> None:
-        restore(self.engine, self._learner, self.samplers, state["evaluators"])
+        restore(self.engine, everyone(self._learner, self.samplers), state["evaluators"])
         self.updates = state["updates"]
 
     def adopt(self, policy: State) -> None:

@@ -124,11 +124,11 @@ class Algorithm:
         """The checked settings: what was given, over the preset's, over the defaults."""
         if preset is not None and preset not in self.presets:
             raise UsageError(f"{self.name} has no preset {preset!r}{known_names(preset, self.presets)}")
-        config = self.config.build({**(self.presets[preset] if preset else {}), **given})
-        if config.optimizer in self.refused:
+        settings = {**(self.presets[preset] if preset else {}), **given}
+        if (reason := self.refused.get(settings.get("optimizer", ""))) is not None:
             fitting = [name for name in OPTIMIZERS if name not in self.refused]
             raise ConfigError(
-                f"--optimizer {config.optimizer} does not fit {self.name}: {self.refused[config.optimizer]}; "
+                f"--optimizer {settings['optimizer']} does not fit {self.name}: {reason}; "
                 f"expected one of {', '.join(fitting)}"
             )
-        return config
+        return self.config.build(settings)

@@ -1,0 +1,178 @@
+"""What every distribution strategy keeps to: counts from the data, states that go on, bounds, and refused combinations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import podium
+from podium import algorithms
+from podium.algorithms.common.base import OPTIMIZERS, Setup
+from podium.cli import main
+from podium.core.errors import ConfigError, PodiumError
+from podium.engine.local import LocalEngine
+from podium.envs.make import EnvSpec, spaces_of
+from podium.optimizers.async_samples import AsyncSamples
+
+TINY: dict[str, Any] = {"seed": 2, "envs": 2, "fragment": 8, "hidden": (8,)}
+SYNCHRONOUS: dict[str, dict[str, Any]] = {
+    "sync_samples": {"workers": 2},
+    "alone": {"workers": 0, "optimizer": "sync_samples"},
+    "allreduce": {"workers": 2, "optimizer": "allreduce"},
+    "multi_device": {"workers": 2, "optimizer": "multi_device", "learners": 2},
+    "parameter_server": {"workers": 2, "optimizer": "parameter_server", "synchronous": True, "shards": 3},
+}
+ASYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
+    "async_gradients": ("a3c", {}),
+    "parameter_server": ("a2c", {"workers": 2, "optimizer": "parameter_server", "shards": 2}),
+    "async_samples": ("impala", {}),
+}
+
+
+@pytest.fixture
+def strict() -> Iterator[LocalEngine]:
+    engine = LocalEngine(strict=True)
+    yield engine
+    engine.close()
+
+
+def build(engine: LocalEngine, algo: str, env: str = "CartPole-v1", **settings: Any) -> Any:
+    algorithm = algorithms.get(algo)
+    spec = EnvSpec(env)
+    return algorithm.build(algorithm.configure(None, {**TINY, **settings}), Setup(engine, spec, *spaces_of(spec)))
+
+
+def flat(engine: LocalEngine, optimizer: Any) -> np.ndarray:
+    return engine.get(optimizer.learner().call("get_weights", 0.0)).flat
+
+
+def test_every_strategy_is_tested_here() -> None:
+    settings = [*SYNCHRONOUS.values(), *({"optimizer": name} for name in ASYNCHRONOUS)]
+    assert {given.get("optimizer", "sync_samples") for given in settings} == set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.parametrize("normalize_obs", [False, True], ids=["", "filtered"])
+def test_synchronous_ones_count_the_data_and_go_on_from_their_state(
+    strict: LocalEngine, name: str, normalize_obs: bool
+) -> None:
+    settings = {**SYNCHRONOUS[name], "normalize_obs": normalize_obs}
+    optimizer = build(strict, "a2c", **settings)
+    samplers = max(settings["workers"], 1)
+    for step in range(3):
+        report = optimizer.step(step / 10)
+        assert 0 < report.env_steps <= samplers * 2 * 8 and report.samplers == samplers
+    assert optimizer.updates == 3
+    saved = optimizer.get_state(restart=False)
+    assert all(state["exact"] for state in saved["evaluators"])
+    went_on = [optimizer.step(0.5).env_steps for _ in range(3)]
+
+    other = build(strict, "a2c", **{**settings, "seed": 9})
+    assert not np.array_equal(flat(strict, other), flat(strict, optimizer))
+    other.set_state(saved)
+    other.sgd = optimizer.sgd  # the seed of the minibatches is the config's
+    assert [other.step(0.5).env_steps for _ in range(3)] == went_on
+    np.testing.assert_array_equal(flat(strict, other), flat(strict, optimizer))
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_asynchronous_ones_measure_the_lag_and_keep_the_learners_state(strict: LocalEngine, name: str) -> None:
+    algo, settings = ASYNCHRONOUS[name]
+    optimizer = build(strict, algo, **settings, normalize_obs=True)
+    lags = []
+    for step in range(6):
+        report = optimizer.step(step / 10)
+        figures = report.metrics.values()
+        lags.append(figures["weight_lag_max"])
+        assert report.env_steps > 0 and report.overlapping and figures["workers_up"] == 2
+    assert max(lags) >= 1, "two workers share one learner: one of them is behind"
+    saved = optimizer.get_state(restart=True)
+    assert saved["evaluators"][0]["exact"] is False and len(saved["evaluators"]) == 1
+    other = build(strict, algo, **settings, normalize_obs=True)
+    other.set_state(saved)
+    np.testing.assert_array_equal(flat(strict, other), flat(strict, optimizer))
+    assert other.updates == optimizer.updates
+    other.step(0.5)
+    assert not np.array_equal(flat(strict, other), flat(strict, optimizer))
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings"), [("a2c", given) for given in SYNCHRONOUS.values()] + list(ASYNCHRONOUS.values())
+)
+def test_all_begin_where_another_run_ended(strict: LocalEngine, algo: str, settings: dict[str, Any]) -> None:
+    """A step of size 0 leaves the weights that were adopted, wherever the strategy keeps them."""
+    source = build(strict, algo, **{**settings, "seed": 7})
+    source.step(0.0)
+    policy = strict.get(source.learner().call("policy_state"))
+    optimizer = build(strict, algo, **settings, lr=0.0)
+    optimizer.adopt(policy)
+    optimizer.step(0.0)
+    optimizer.step(0.0)
+    np.testing.assert_array_equal(flat(strict, optimizer), flat(strict, source))
+
+
+def test_the_queue_is_bounded_and_samples_that_are_too_old_are_dropped(strict: LocalEngine) -> None:
+    optimizer: AsyncSamples = build(strict, "impala", workers=3, queue=4, max_lag=1)
+    depths, lags = [], []
+    for _ in range(12):
+        figures = optimizer.step(0.0).metrics.values()
+        depths.append(figures["queue_depth"])
+        lags.append(figures["weight_lag_max"])
+    assert max(depths) <= 4 and max(lags) <= 1
+    assert optimizer.dropped > 0 and figures["samples_dropped"] == optimizer.dropped
+    without = build(strict, "impala", workers=3, queue=4)
+    assert max(without.step(0.0).metrics.values()["weight_lag_max"] for _ in range(12)) == 2
+
+
+def test_a_batch_that_fits_no_device_is_refused_with_its_bytes(strict: LocalEngine) -> None:
+    optimizer = build(strict, "ppo", workers=2, optimizer="multi_device", device_memory=1e-7)
+    with pytest.raises(PodiumError, match=r"a batch of [\d,]+ bytes does not fit into the 107 bytes that cpu has"):
+        optimizer.step(0.0)
+
+
+def test_reduced_bytes_are_in_the_runs_files(tmp_path: Path) -> None:
+    for name in ("allreduce", "multi_device"):
+        settings = {**TINY, **SYNCHRONOUS[name]}
+        result = podium.train("ppo", "CartPole-v1", steps=100, out=tmp_path / name, progress=False, **settings)
+        row = podium.run.folder.RunFolder(result.folder).read_metrics()[-1]
+        assert result["optimizer"] == name
+        parameters = result.policy.policy.parameters
+        assert row["reduced_bytes"] == row["gradient_steps"] * 4 * (parameters + 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["ppo", "--optimizer", "async_samples"], "does not fit ppo: its samples would be older"),
+        (["ppo", "--optimizer", "async_gradients", "--workers", "2"], "does not fit ppo: it makes several passes"),
+        (["a2c", "--optimizer", "async_samples", "--workers", "2"], "expected one of sync_samples, allreduce"),
+        (["a2c", "--optimizer", "alreduce"], "did you mean 'allreduce'"),
+        (["a2c", "--optimizer", "allreduce"], "--workers is 0, expected at least 1"),
+        (["a2c", "--shards", "4"], "--shards 4 would not be read: --optimizer is sync_samples"),
+        (["impala", "--gae-lambda", "0.9"], "unknown setting --gae-lambda"),
+    ],
+)
+def test_combinations_without_a_meaning_are_refused_with_the_reason(
+    words: list[str], part: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    algo, *flags = words
+    assert main(["train", algo, "CartPole-v1", *flags, "--out", str(tmp_path / "run")]) == 2
+    line = capsys.readouterr().err
+    assert part in line and line.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_fits_is_what_is_not_refused() -> None:
+    for name in ("pg", "a2c", "a3c", "ppo", "impala", "appo"):
+        algorithm = algorithms.get(name)
+        for optimizer in OPTIMIZERS:
+            given = {"optimizer": optimizer, "workers": 1}
+            if optimizer in algorithm.refused:
+                with pytest.raises(ConfigError, match="does not fit"):
+                    algorithm.configure(None, given)
+            else:
+                assert algorithm.configure(None, given).optimizer == optimizer
