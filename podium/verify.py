@@ -107,5 +107,11 @@ def _run(row: Row, seed: int) -> dict[str, Any]:
     passed = whole and result["best_return"] is not None and result["best_return"] >= row.reach
     run = {name: result[name] for name in ("seed", "env_steps", "return_mean", "best_return")}
     run |= {"seconds": round(perf_counter() - began, 1), "passed": passed}
-    print(f"{row.name} seed {seed}: {'reached' if passed else 'BELOW'} {run}", file=sys.stderr, flush=True)
+    best = "no full 100 episodes" if run["best_return"] is None else f"{run['best_return']:.1f}"
+    print(
+        f"{row.name} seed {seed}: {'reached' if passed else 'BELOW'}: {best} after {run['env_steps']:,} steps, "
+        f"{run['seconds']:.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
     return run
