@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import podium
+from podium.algorithms.common.base import OPTIMIZERS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three_functions.py"
 SETTINGS: dict[str, Any] = {"lr": 0.01, "fragment": 16, "seed": 1, "progress": False}
@@ -42,6 +43,16 @@ def test_it_runs_with_workers_and_twice_in_one_process(example: ModuleType, tmp_
         out = tmp_path / run
         result = podium.train(example.ALGORITHM, "CartPole-v1", steps=1_000, workers=2, out=out, **SETTINGS)
         assert result["env_steps"] >= 1_000 and result["stopped_by"] == "steps"
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_it_trains_under_every_optimizer(example: ModuleType, tmp_path: Path, optimizer: str) -> None:
+    """Also where it says nothing of samples of older weights, if its author takes that upon himself."""
+    given = [getattr(example, name) for name in ("loss", "postprocess")]
+    algorithm = podium.on_policy("three-functions", example.ALGORITHM.config, *given, model=example.model, refused={})
+    settings = {**SETTINGS, "optimizer": optimizer, "workers": 2, "envs": 4}
+    result = podium.train(algorithm, "CartPole-v1", steps=12_000, out=tmp_path / "run", **settings)
+    assert result["return_mean"] > 40 and result["optimizer"] == optimizer
 
 
 def test_it_goes_by_its_name_and_can_be_sent_elsewhere(example: ModuleType, tmp_path: Path) -> None:
