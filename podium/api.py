@@ -1,4 +1,4 @@
-"""The Python API, in the command line's words: train, resume, evaluate, load."""
+"""The Python API, in the command line's words: train, plan, resume, evaluate, load."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from podium.envs.convert import MASK_KEY, clipper, mask_row
 from podium.envs.make import EnvSpec, describe, make
 from podium.evaluation.play import play
 from podium.policies.base import Policy
+from podium.run import remote
 from podium.run.callbacks import Callback
 from podium.run.folder import RunFolder, default_path
 
@@ -31,12 +32,14 @@ Env = str | Callable[..., Any]
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to: the figures of result.json, where its files are, and its policy."""
+    """What a run came to: the figures of result.json, where its files are, and its policy. A run at an address
+    (`s3://...`) has its files there, and copies of them in `folder`."""
 
     folder: Path
     figures: Mapping[str, Any]
     env: Env
     algorithm: Algorithm
+    address: str | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.figures[name]
@@ -131,15 +134,49 @@ def train(
         raise UsageError("train needs an env, such as CartPole-v1")
     config = algorithm.configure(preset, {**settings, **({"env_args": dict(env_args)} if env_args else {})})
     spec = env_spec(env, config)
+    address = os.fspath(out) if out is not None and remote.is_remote(out) else None
+    if address is not None:
+        out, overwrite = remote.begin(address, overwrite), True
+        callbacks = [*callbacks, remote.Mirror(out, address)]
     folder = RunFolder(out if out is not None else default_path(algorithm.name, describe(spec), config.seed))
     folder.check_free(overwrite)
     name = algo if isinstance(algo, str) else algorithm.name
     with closing(Run(algorithm, spec, config, folder, callbacks, progress)) as run:
         if start_from is not None:
-            run.start_from(_policy_state(start_from, "latest")[0])
-        RunFolder.create(folder.path, described_config(name, spec, config, start_from), overwrite)
+            run.start_from(_policy_state(local(start_from), "latest")[0])
+        RunFolder.create(folder.path, described_config(name, spec, run.config, start_from), overwrite)
         with folder.in_use():
-            return Result(folder.path, run.train(), env, algorithm)
+            return Result(folder.path, run.train(), env, algorithm, address)
+
+
+def plan(
+    algo: str | Algorithm,
+    env: Env | None = None,
+    *,
+    preset: str | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """What `train` with the same words would run, what it would take up and how fast it would be; nothing is trained."""
+    from podium.planning.plan import plan
+
+    algorithm, spec, config = _asked(algo, env, preset, env_args, settings)
+    return plan(algorithm, spec, config)
+
+
+def _asked(
+    algo: str | Algorithm,
+    env: Env | None,
+    preset: str | None,
+    env_args: Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+) -> tuple[Algorithm, EnvSpec, RunConfig]:
+    """What was asked for, with its settings checked."""
+    algorithm = algo if isinstance(algo, Algorithm) else algorithms.get(algo)
+    if env is None:
+        raise UsageError("expected an env, such as CartPole-v1")
+    config = algorithm.configure(preset, {**settings, **({"env_args": dict(env_args)} if env_args else {})})
+    return algorithm, env_spec(env, config), config
 
 
 def resume(
@@ -154,26 +191,30 @@ def resume(
     """Go on with a run from its latest checkpoint; `steps` sets a new end. A finished run is returned as it is."""
     from podium.driver import Run
 
-    opened = RunFolder.open(folder)
+    address = os.fspath(folder) if remote.is_remote(folder) else None
+    opened = RunFolder.open(local(folder))
+    if address is not None:
+        callbacks = [*callbacks, remote.Mirror(opened.path, address)]
     algorithm, spec, config = settings_of(opened, env, algo)
     done = opened.read_result()
     if steps is not None:
         config = config.replace(steps=steps)
     if done is not None and done["status"] == "finished" and (steps is None or done["env_steps"] >= config.steps):
-        return Result(opened.path, done, env or describe(spec), algorithm)
+        return Result(opened.path, done, env or describe(spec), algorithm, address)
     if done is not None and done["status"] == "finished":
         config = config.replace(stop_return=None)  # it has been reached, and more is asked for
     start = opened.config.get("from")
     with opened.in_use(), closing(Run(algorithm, spec, config, opened, callbacks, progress)) as run:
         if not run.restore() and start is not None:
-            run.start_from(_policy_state(start, "latest")[0])
+            run.start_from(_policy_state(local(start), "latest")[0])
         if steps is not None:
             opened.update_config(described_config(opened.config["algo"], spec, config, start))
-        return Result(opened.path, run.train(), env or describe(spec), algorithm)
+        return Result(opened.path, run.train(), env or describe(spec), algorithm, address)
 
 
 def load(folder: str | os.PathLike[str], checkpoint_name: str = "latest", algo: Algorithm | None = None) -> Player:
     """The policy of a run, ready to act: `podium.load(DIR).predict(obs)`."""
+    folder = local(folder)
     state, info = _policy_state(folder, checkpoint_name)
     opened = RunFolder.open(folder)
     algorithm, _, config = settings_of(opened, None, algo)
@@ -199,6 +240,7 @@ def evaluate(
     """Play whole episodes with a run's policy, deterministically unless `stochastic`; optionally film the first."""
     from podium.run.video import Recorder
 
+    folder = local(folder)
     player = load(folder, checkpoint_name, algo)
     _, spec, config = settings_of(RunFolder.open(folder), env, algo)
     base = config.seed if seed is None else seed
@@ -220,6 +262,11 @@ def evaluate(
         "checkpoint": checkpoint_name,
         "stochastic": stochastic,
     }
+
+
+def local(folder: str | os.PathLike[str]) -> Path:
+    """A run's folder on this machine; one at an address is fetched."""
+    return remote.fetch(os.fspath(folder)) if remote.is_remote(folder) else Path(folder)
 
 
 def env_spec(env: Env, config: RunConfig) -> EnvSpec:

@@ -67,6 +67,25 @@ def train_command(request: TrainRequest, as_json: bool) -> int:
     return _report(runs, as_json, many=request.seeds is not None)
 
 
+def plan_command(request: TrainRequest, as_json: bool) -> int:
+    """Print what training would be."""
+    if request.algo is None or request.env is None:
+        raise UsageError("expected `podium plan ALGO ENV`, such as `podium plan ppo CartPole-v1`")
+    with json_alone() if as_json else for_people():
+        _load(request.algo)
+        _check_known(request)
+        from podium import api
+        from podium.planning.page import lines
+
+        found = api.plan(
+            request.algo, request.env, preset=request.preset, env_args=request.env_args, **request.settings
+        )
+    for warning in found["warnings"]:
+        print(f"podium: warning: {warning}", file=sys.stderr)
+    print(to_json(found) if as_json else "\n".join(lines(found)))
+    return 0
+
+
 def _train_seeds(request: TrainRequest) -> list[dict[str, Any]]:
     """A run for each seed, once it is known that every folder is free."""
     assert request.algo is not None and request.env is not None and request.seeds is not None
@@ -110,7 +129,9 @@ def _check_known(request: TrainRequest) -> None:
 def _inherit(request: TrainRequest) -> None:
     """Take what was not given from the run to start from."""
     assert request.start_from is not None
-    config = RunFolder.open(request.start_from).config
+    from podium import api
+
+    config = RunFolder.open(api.local(request.start_from)).config
     algo, env = config.pop("algo"), config.pop("env")
     config.pop("from", None)
     if request.algo in (None, algo) and request.env in (None, env):
@@ -141,11 +162,16 @@ def _train_one(request: TrainRequest, out: str | None, settings: Mapping[str, An
         progress=not request.quiet,
         **settings,
     )
-    return _with_plot(result.folder, result.figures)
+    return _with_plot(result.folder, result.figures, result.address)
 
 
-def _with_plot(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {**figures, "folder": str(folder), "plot": _draw([folder], folder / "plot.png")}
+def _with_plot(folder: Path, figures: Mapping[str, Any], address: str | None) -> dict[str, Any]:
+    plot = _draw([folder], folder / "plot.png")
+    if plot is not None and address is not None:
+        from podium.run import remote
+
+        plot = remote.put(Path(plot), address)
+    return {**figures, "folder": address or str(folder), "plot": plot}
 
 
 def _draw(folders: list[Path], out: Path) -> str | None:
@@ -183,12 +209,12 @@ def resume_command(own: argparse.Namespace) -> int:
     from podium.run.callbacks import WandB
 
     with json_alone() if own.json else for_people():
-        before = RunFolder.open(own.dir).read_result()
+        before = RunFolder.open(api.local(own.dir)).read_result()
         callbacks = [WandB(own.wandb)] if own.wandb else []
         result = api.resume(own.dir, own.steps, callbacks=callbacks, progress=not own.quiet)
         if result.figures == before:
             print(f"{own.dir} is finished: add --steps N to go on", file=sys.stderr)
-        figures = _with_plot(result.folder, result.figures)
+        figures = _with_plot(result.folder, result.figures, result.address)
     return _report([figures], own.json, many=False)
 
 
@@ -221,9 +247,11 @@ def evaluate_command(own: argparse.Namespace) -> int:
 
 def plot_command(files: list[str], out: str | None, metric: str | None) -> int:
     """Draw and say where."""
+    from podium.run import remote
     from podium.run.plot import plot_runs
 
-    print(plot_runs([Path(file) for file in files], Path(out) if out else None, metric))
+    places = [remote.fetch(file) if remote.is_remote(file) else Path(file) for file in files]
+    print(plot_runs(places, Path(out) if out else None, metric))
     return 0
 
 

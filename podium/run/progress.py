@@ -105,6 +105,8 @@ class Progress:
         words.append(f"steps/s {human(rate)}")
         left = max(self._total - steps, 0)
         words.append(f"left {duration(left / rate) if rate > 0 else '?'}")
+        if "limited_by" in row:
+            words.append(f"limit {row['limited_by']}")
         return [*words, f"elapsed {duration(elapsed)}"]
 
     def _rate(self, now: float, steps: int) -> float:
