@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import pytest
 
 from podium import algorithms, api, cli, runs
+from podium.algorithms.common.base import OPTIMIZERS
 from podium.core.config import flag
 from podium.core.errors import UsageError
 from podium.envs.toys import TOYS
@@ -28,7 +29,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SOURCE = re.compile(r"(?<![\w/.-])(?:podium|tests|docs|examples|benchmarks)/[\w/.-]*\w\.(?:py|toml|md)\b")
-ALGORITHMS = ("ppo", "a2c", "pg")
+ALGORITHMS = ("ppo", "a2c", "pg", "a3c", "impala", "appo")
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -225,7 +226,7 @@ def test_every_target_of_make_exists() -> None:
     assert {"demo", "test"} <= named <= set(targets)
 
 
-@pytest.mark.parametrize("place", range(3), ids=ALGORITHMS)
+@pytest.mark.parametrize("place", range(len(ALGORITHMS)), ids=ALGORITHMS)
 def test_settings_and_their_defaults_are_documented(place: int) -> None:
     algorithm = algorithms.get(ALGORITHMS[place])
     rows = {cells[0].split()[0].strip("`"): cells for cells in table_rows("settings.md") if cells[0].startswith("`--")}
@@ -248,8 +249,18 @@ def test_settings_and_their_defaults_are_documented(place: int) -> None:
 
 def test_every_algorithm_has_its_column() -> None:
     assert set(ALGORITHMS) == set(algorithms.names())
-    head = next(cells for cells in table_rows("settings.md") if cells[0] == "setting")
-    assert head[1:4] == list(ALGORITHMS)
+    heads = [cells for cells in table_rows("settings.md") if cells[0] == "setting"]
+    assert len(heads) > 1
+    for head in heads:
+        assert head[1:-1] == list(ALGORITHMS)
+
+
+def test_the_optimizers_that_fit_are_documented() -> None:
+    shown = {name: cells[1] for cells in table_rows("settings.md") if len(cells) == 2 for name in cells[0].split(", ")}
+    for name in ALGORITHMS:
+        fitting = set(OPTIMIZERS) - set(algorithms.get(name).refused)
+        quoted = {other for other in OPTIMIZERS if f"`{other}`" in shown[name]}
+        assert fitting == (set(OPTIMIZERS) - quoted if shown[name].startswith("all") else quoted), name
 
 
 def test_presets_are_documented() -> None:

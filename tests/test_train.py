@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +241,7 @@ def test_nothing_rests_on_sharing_objects(
     """An engine that copies every argument and result gives the same run."""
     settings = {"steps": 700, "lr": 1e-3, "progress": False, "fragment": 16, "checkpoint_every": 300, **settings}
     podium.train(algo, env, out=tmp_path / "plain", **settings)
-    monkeypatch.setattr(driver, "LocalEngine", partial(LocalEngine, strict=True))
+    monkeypatch.setattr(driver, "start", lambda name, address: LocalEngine(strict=True))
     podium.train(algo, env, out=tmp_path / "strict", **settings)
     assert differences(tmp_path / "plain", tmp_path / "strict") == []
 
@@ -326,6 +325,7 @@ def test_a_state_that_was_kept_in_memory_is_saved_when_an_iteration_fails(
 ) -> None:
     """It may be `KEEP_EVERY_S` old, and what it goes on to is what would have been."""
     monkeypatch.setattr(driver, "KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(driver, "KEEP_SHARE", 0.0)
 
     class Broken(podium.Callback):
         def on_iteration(self, run: Any, row: Mapping[str, Any]) -> None:
@@ -346,6 +346,7 @@ def test_a_state_that_was_kept_in_memory_is_saved_when_an_iteration_fails(
 def test_keeping_a_state_in_memory_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for envs that cannot give theirs: how often it happens is the clock's affair."""
     settings = {**QUICK, "steps": 1000, "checkpoint_every": 300}
+    monkeypatch.setattr(driver, "KEEP_SHARE", 0.0)
     for env in ("CartPole-v1", "envpool:CartPole-v1"):
         folders = [tmp_path / f"{env[:3]}{keep}" for keep in (1000.0, 0.0)]
         for folder, keep in zip(folders, (1000.0, 0.0), strict=True):

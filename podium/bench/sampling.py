@@ -58,7 +58,7 @@ class PodiumSampling:
         self._sample()
 
     def _sample(self) -> int:
-        return self._engine.get(self._evaluator.call("sample", self._fragment)).env_steps
+        return self._engine.get(self._evaluator.call("sample", self._fragment)).report.env_steps
 
     def measure(self, seconds: float) -> float:
         return rate(self._sample, seconds)

@@ -49,6 +49,10 @@ class WorkerDied(PodiumError):
     """The process or object behind a handle is gone."""
 
 
+class ArgumentLost(WorkerDied):
+    """A value that a call was given is gone with whoever made it; the one who was called is well."""
+
+
 class GroupBroken(PodiumError):
     """A member of a group could not meet the others, since another one is gone."""
 

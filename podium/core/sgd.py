@@ -4,7 +4,7 @@ together."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,3 +52,10 @@ def mean_over_rows(gradient: np.ndarray, rows: int, reduce: Reduce) -> np.ndarra
     """The gradient over everyone's rows: the mean of all, each by its number of rows."""
     weighed = reduce(np.append(gradient * np.float32(rows), np.float32(rows)))
     return weighed[:-1] / max(weighed[-1], np.float32(1e-6))
+
+
+def agreed(figures: Sequence[float], reduce: Reduce | None) -> float:
+    """The mean of everyone's figures, of which some may have none: what all who learn together decide by."""
+    told = np.array([sum(figures), len(figures)], np.float64)
+    total, count = told if reduce is None else reduce(told)
+    return float(total / max(count, 1e-9))

@@ -6,14 +6,15 @@ import operator
 import os
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from podium.core.errors import GroupBroken, WorkerDied
-from podium.engine.base import Handle, Ref, Resources
+from podium.core.errors import ArgumentLost, GroupBroken, WorkerDied
+from podium.engine.base import PATIENCE_S, Handle, Ref, Resources
 
 
 class LocalRef:
@@ -39,6 +40,10 @@ class LocalHandle:
         self.ready = LocalRef()
         self._target = target
         self._copy = copy
+        _HANDLES[id(self)] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _same_handle, (id(self),)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> LocalRef:
         return self.invoke(method, args, kwargs, {})
@@ -70,6 +75,13 @@ class LocalHandle:
         target, self._target = self._target, None
         if hasattr(target, "close"):
             target.close()
+
+
+_HANDLES: weakref.WeakValueDictionary[int, LocalHandle] = weakref.WeakValueDictionary()
+
+
+def _same_handle(key: int) -> LocalHandle:
+    return _HANDLES[key]
 
 
 class LocalEngine:
@@ -120,7 +132,8 @@ class LocalEngine:
     def child(self, reserve: Sequence[Resources] = ()) -> LocalEngine:
         return LocalEngine(self._strict)
 
-    def group(self, handles: Sequence[Handle]) -> LocalGroup:
+    def group(self, handles: Sequence[Handle], patience: float = PATIENCE_S) -> LocalGroup:
+        """Members are threads of this process, where nothing can be given up: there is no limit to their patience."""
         return LocalGroup(handles)
 
     def processes(self) -> list[dict[str, Any]]:
@@ -221,7 +234,10 @@ def mean_in_order(arrays: Sequence[np.ndarray]) -> np.ndarray:
 def _resolve(value: Any) -> Any:
     """Put the value in the place of each Ref, in the arguments themselves and directly inside their sequences."""
     if isinstance(value, LocalRef):
-        return value.value()
+        try:
+            return value.value()
+        except WorkerDied as error:
+            raise ArgumentLost(f"an argument is gone with who was to give it: {error}") from error
     if type(value) in (list, tuple):
         items = [_resolve(item) for item in value]
         return type(value)(items) if any(map(operator.is_not, items, value)) else value

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from podium.core.errors import CallTimedOut, PodiumError
+from podium.core.errors import ArgumentLost, CallTimedOut, PodiumError
 from podium.engine.base import Engine, Handle, Ref
 
 START_S = 120.0
@@ -55,7 +56,8 @@ class Pool:
     """A fixed number of workers, `depth` calls in flight for each at most.
 
     A worker that dies, raises or takes longer than `time_limit` seconds is replaced, and its calls are lost. More than
-    `max_failures` of that with no finished call between them end the run with the first one's cause.
+    `max_failures` of that with no finished call between them end the run with the first one's cause. What a call was
+    given and could not have is no worker's fault, and an error at once: what gave it is no member of the pool.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Pool:
         self.engine, self.depth, self.max_failures, self.time_limit = engine, depth, max_failures, time_limit
         self._spawn = spawn
         self.replaced = self.lost = 0
+        self.until_ended = False  # whether the last `wait` saw the call that it was given end
         self._failures: list[BaseException] = []
         self._workers: list[Worker] = []
         try:
@@ -137,17 +140,16 @@ class Pool:
         call `until` has ended. Workers that failed meanwhile are replaced; it returns empty-handed where nothing is in
         flight and somebody can be called, or nobody can be and `until` is there to wait for."""
         self._wait_for_anyone()
-        finished = self._collect(0.0)
-        while not finished and (self.in_flight or until is not None):
+        self.until_ended = False
+        finished = self._collect(0.0, until)
+        while not finished and not self.until_ended and (self.in_flight or until is not None):
             finished = self._collect(self._patience(None), until)
-            if until is not None and self.engine.wait([until], 1, 0.0)[0]:
-                break
             if not self.in_flight and self.free:
                 break
         return finished
 
     def poll(self) -> None:
-        """Take note of replacements that have come up."""
+        """Take note of replacements that have come up, where no call is under way whose result this would swallow."""
         self._collect(0.0)
 
     def note_success(self) -> None:
@@ -176,7 +178,8 @@ class Pool:
             if self.max_failures:
                 first.add_note(f"{len(self._failures)} workers failed with nothing finished between them")
             raise first
-        self.engine.kill(worker.handle)
+        with contextlib.suppress(Exception):  # one that has failed may fail to close too
+            self.engine.kill(worker.handle)
         self.replaced += 1
         self._workers[index - 1] = self._new(index, worker.replaced + 1)
 
@@ -216,11 +219,12 @@ class Pool:
         finished = []
         for ref in ready:
             if ref is until:
+                self.until_ended = True
                 continue
             worker, call = owners[id(ref)]
             if self._workers[worker.index - 1] is worker and self._ended(worker, call):
                 finished.append(Finished(worker.index, ref, call.tag, call.parts))
-        if not ready:
+        if timeout == 0 or not ready:
             self._replace_late()
         return finished
 
@@ -231,6 +235,8 @@ class Pool:
         """Take note of a call's end: whether it is a result."""
         try:
             self.engine.check(call.ref)
+        except ArgumentLost:
+            raise
         except Exception as error:
             self.fail(worker.index, error)
             return False

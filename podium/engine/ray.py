@@ -6,21 +6,26 @@ import contextlib
 import logging
 import os
 import socket
+import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
-from ray._private import ray_constants
+from ray import cloudpickle
+from ray._private import ray_constants, services
+from ray._private import utils as ray_utils
+from ray._private import worker as ray_worker
 from ray._raylet import Config  # type: ignore[attr-defined]
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from podium.core.errors import CallTimedOut, PodiumError, UsageError, WorkerDied
-from podium.engine.base import Handle, Ref, Resources
+from podium.core.errors import ArgumentLost, CallTimedOut, GroupBroken, PodiumError, UsageError, WorkerDied
+from podium.engine.base import PATIENCE_S, Handle, Ref, Resources
 
 LOOPBACK = "127.0.0.1"
 CONNECT_S = 2.0
@@ -30,10 +35,16 @@ RESERVE_S = 60.0
 
 @dataclass(frozen=True)
 class RayRef:
-    """A call's value, and beside it what became of the call: small, so that asking fetches no value."""
+    """A call's value, beside it what became of the call (small, so that asking fetches no value), and who was called."""
 
     value: Any
     outcome: Any | None = None
+    who: str = "a worker"
+
+
+def _ref(returned: Sequence[Any], who: str) -> RayRef:
+    value, outcome = returned
+    return RayRef(value, outcome, who)
 
 
 class Host:
@@ -41,44 +52,66 @@ class Host:
 
     def __init__(self) -> None:
         self._target: Any = None
+        self._failed: Exception | None = None
         self._stores: dict[str, Any] = {}
         self._reduces: dict[str, Any] = {}
 
     @ray.method(num_returns=2)
     def start(self, factory: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
-        self._target = factory(*_resolve(args), **{key: _resolve(value) for key, value in kwargs.items()})
-        own = self._target.processes() if hasattr(self._target, "processes") else []
-        return [{"pid": os.getpid()}, *own], None
+        with _carrying():
+            try:
+                self._target = factory(*_resolve(args), **{key: _resolve(value) for key, value in kwargs.items()})
+            except Exception as error:
+                self._failed = error
+                raise
+            own = self._target.processes() if hasattr(self._target, "processes") else []
+            return [{"pid": os.getpid()}, *own], None
 
     @ray.method(num_returns=2)
     def call(self, method: str, *args: Any, **kwargs: Any) -> tuple[Any, None]:
-        return getattr(self._target, method)(*_resolve(args), **{k: _resolve(v) for k, v in kwargs.items()}), None
+        with _carrying():
+            return self._method(method)(*_resolve(args), **{k: _resolve(v) for k, v in kwargs.items()}), None
 
     def split(self, method: str, *args: Any) -> tuple[Any, ...]:
-        return (*getattr(self._target, method)(*_resolve(args)), None)
+        with _carrying():
+            return (*self._method(method)(*_resolve(args)), None)
 
-    def open_group(self, group: str) -> tuple[str, int]:
+    def _method(self, name: str) -> Callable[..., Any]:
+        if self._failed is not None:
+            raise self._failed
+        return getattr(self._target, name)
+
+    def open_group(self, group: str, rank: int) -> tuple[str, int] | None:
+        """The first member's address; the others say by their answer that they are there."""
         from podium.engine.collective import Store
 
+        if rank:
+            return None
         store = self._stores[group] = Store(ray.util.get_node_ip_address())
         return store.address
 
     @ray.method(num_returns=2)
-    def join_group(self, group: str, rank: int, size: int, address: tuple[str, int]) -> tuple[None, None]:
+    def join_group(
+        self, group: str, rank: int, size: int, address: tuple[str, int], patience: float
+    ) -> tuple[None, None]:
         from podium.engine.collective import TorchReduce
 
-        host = ray.util.get_node_ip_address()
-        self._reduces[group] = TorchReduce(rank, size, address, host, self._stores.pop(group, None))
-        return None, None
+        with _carrying():
+            host = ray.util.get_node_ip_address()
+            self._reduces[group] = TorchReduce(rank, size, address, host, self._stores.pop(group, None), patience)
+            return None, None
 
     @ray.method(num_returns=2)
     def call_in_group(self, group: str, method: str, *args: Any) -> tuple[Any, None]:
-        reduce = self._reduces[group]
-        try:
-            return getattr(self._target, method)(*_resolve(args), reduce=reduce), None
-        except Exception:
-            self.leave_group(group)  # the others would wait for this one
-            raise
+        with _carrying():
+            reduce = self._reduces.get(group)
+            if reduce is None:
+                raise GroupBroken("the group was left when one of its members failed")
+            try:
+                return self._method(method)(*_resolve(args), reduce=reduce), None
+            except BaseException:
+                self.leave_group(group)  # the others would wait for this one
+                raise
 
     def leave_group(self, group: str) -> None:
         if (reduce := self._reduces.pop(group, None)) is not None:
@@ -96,32 +129,39 @@ class RayHandle:
         self.actor, self.name, self.ready = actor, name, ready
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> RayRef:
-        return RayRef(*self.actor.call.remote(method, *map(_top, args), **{k: _top(v) for k, v in kwargs.items()}))
+        called = self.actor.call.remote(method, *map(_top, args), **{k: _top(v) for k, v in kwargs.items()})
+        return _ref(called, self.name)
 
     def split(self, n: int, method: str, *args: Any) -> list[RayRef]:
         *values, outcome = self.actor.split.options(num_returns=n + 1).remote(method, *map(_top, args))
-        return [RayRef(value, outcome) for value in values]
+        return [RayRef(value, outcome, self.name) for value in values]
 
 
 class RayGroup:
     """Actors that reduce over torch.distributed among themselves."""
 
-    def __init__(self, engine: RayEngine, handles: Sequence[Any]) -> None:
-        self._engine, self.handles = engine, list(handles)
+    def __init__(self, engine: RayEngine, handles: Sequence[Any], patience: float) -> None:
+        self.handles = list(handles)
         self._name = uuid.uuid4().hex
         size = len(self.handles)
-        with _typed("a member of the group"):
-            address = ray.get(self.handles[0].actor.open_group.remote(self._name))
-            joined = [
-                RayRef(*handle.actor.join_group.remote(self._name, rank, size, address))
-                for rank, handle in enumerate(self.handles)
-            ]
+        opened = [handle.actor.open_group.remote(self._name, rank) for rank, handle in enumerate(self.handles)]
+        addresses = []
+        for handle, one in zip(self.handles, opened, strict=True):
+            with _typed(handle.name):
+                addresses.append(ray.get(one))
+        joined = [
+            _ref(handle.actor.join_group.remote(self._name, rank, size, addresses[0], patience), handle.name)
+            for rank, handle in enumerate(self.handles)
+        ]
         for ref in joined:
             engine.check(ref)
 
     def call(self, method: str, args: Sequence[Sequence[Any]]) -> Sequence[Ref]:
         calls = zip(self.handles, args, strict=True)
-        return [RayRef(*h.actor.call_in_group.remote(self._name, method, *map(_top, given))) for h, given in calls]
+        return [
+            _ref(handle.actor.call_in_group.remote(self._name, method, *map(_top, given)), handle.name)
+            for handle, given in calls
+        ]
 
     def close(self) -> None:
         for handle in self.handles:
@@ -164,8 +204,9 @@ class RayEngine:
             )
         actor = self._host.options(**options).remote()
         given = {key: _top(value) for key, value in kwargs.items()}
-        ready = RayRef(*actor.start.remote(factory, *map(_top, args), **given))
-        handle = RayHandle(actor, name or f"ray-{len(self._handles)}", ready)
+        name = name or f"ray-{len(self._handles)}"
+        ready = _ref(actor.start.remote(factory, *map(_top, args), **given), name)
+        handle = RayHandle(actor, name, ready)
         self._handles.append(handle)
         return handle
 
@@ -185,7 +226,7 @@ class RayEngine:
     def check(self, ref: Any, timeout: float | None = None) -> None:
         if ref.outcome is None:
             return
-        with _typed("a worker"):
+        with _typed(ref.who):
             ray.get(ref.outcome, timeout=timeout)
 
     def wait(
@@ -215,8 +256,8 @@ class RayEngine:
         engine._owns_reservation = True
         return engine
 
-    def group(self, handles: Sequence[Handle]) -> RayGroup:
-        return RayGroup(self, handles)
+    def group(self, handles: Sequence[Handle], patience: float = PATIENCE_S) -> RayGroup:
+        return RayGroup(self, handles, patience)
 
     def processes(self) -> list[dict[str, Any]]:
         """This process, and those of the objects that have told theirs; nobody is waited for."""
@@ -264,16 +305,22 @@ def _start(num_cpus: int | None) -> None:
     """A cluster of this machine alone: a token, no dashboard, nothing beyond loopback, nothing told to anyone."""
     importable = os.pathsep.join(dict.fromkeys([os.getcwd(), *filter(None, sys.path)]))
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     Config.initialize("")  # what Ray read of the environment when it was imported is out of date
-    with _changed(os.environ, PYTHONPATH=importable), _changed(vars(ray_constants), ENABLE_RAY_CLUSTER=False):
+    with (
+        _quietly(),
+        _changed(os.environ, PYTHONPATH=importable),
+        # The address is taken at its word only where no cluster of several nodes can be.
+        _changed(vars(ray_constants), ENABLE_RAY_CLUSTER=False),
+        # A signal to the whole group of this process is this process's to see to: it still needs its cluster then.
+        _changed(vars(services), ConsolePopen=partial(subprocess.Popen, process_group=0)),
+    ):
         ray.init(
             address="local",
             num_cpus=num_cpus,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _node_ip_address=LOOPBACK,  # taken at its word only where no cluster of several nodes can be
+            _node_ip_address=LOOPBACK,
         )
 
 
@@ -281,16 +328,29 @@ def _attach(address: str) -> None:
     """Join a running cluster; the code of the current folder goes along."""
     if address != "auto":
         _check_listening(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"working_dir": os.getcwd(), "excludes": ["runs", ".git", ".venv", "*.mp4"]},
-        )
+        with _quietly():
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"working_dir": os.getcwd(), "excludes": ["runs", ".git", ".venv", "*.mp4"]},
+            )
     except (ConnectionError, ray.exceptions.RaySystemError) as error:
         raise UsageError(f"--address {address}: {str(error).splitlines()[0]}") from None
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """For ray.init: signals stay the caller's, and what happens to workers is told by the errors of calls alone, not
+    printed beside them."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+    with (
+        _changed(vars(ray_utils), set_sigterm_handler=lambda handler: None),
+        _changed(vars(ray_worker), listen_error_messages=lambda worker, stopped: None),
+    ):
+        yield
 
 
 def _check_listening(address: str) -> None:
@@ -315,8 +375,12 @@ def _resolve(value: Any) -> Any:
     refs = list(_refs(value))
     if not refs:
         return value
-    with _typed("who was to give an argument"):
+    try:
         return _replaced(value, dict(zip(refs, ray.get(refs), strict=True)))
+    except ray.exceptions.RayTaskError as error:
+        raise _raised(error) from error
+    except GONE as error:
+        raise _lost(error) from None
 
 
 def _refs(value: Any) -> Iterator[Any]:
@@ -338,28 +402,105 @@ def _bundle(resources: Resources) -> dict[str, float]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
+class Carried(Exception):
+    """An error on its way to whoever asks for the call's value, and there again what it was."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        error = self.error
+        args = error.args if _dumped(error.args) else (str(error),)
+        state = {name: value for name, value in vars(error).items() if _dumped(value)}
+        return _arrived, (type(error), args, state, _faithful(error))
+
+
+def _arrived(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any], dumped: bytes | None) -> Carried:
+    """Where an error's own way of being sent loses something, it is made without its `__init__`, which may want other
+    arguments than it has kept; notes are added in any case."""
+    error = cloudpickle.loads(dumped) if dumped is not None else kind.__new__(kind, *args)
+    vars(error).update(state)
+    return Carried(error)
+
+
+def _faithful(error: BaseException) -> bytes | None:
+    """The error as it sends itself, if it arrives as the same."""
+    dumped = _dumped(error)
+    if dumped is None:
+        return None
+    try:
+        again = cloudpickle.loads(dumped)
+    except Exception:
+        return None
+    return dumped if type(again) is type(error) and str(again) == str(error) else None
+
+
+def _dumped(value: Any) -> bytes | None:
+    try:
+        return cloudpickle.dumps(value)
+    except Exception:
+        return None
+
+
+@contextlib.contextmanager
+def _carrying() -> Iterator[None]:
+    """What the code of a spawned object raises is sent to its caller whole."""
+    try:
+        yield
+    except SystemExit as leaving:
+        if hasattr(leaving, "ray_terminate_msg"):  # Ray's own, on SIGTERM
+            raise
+        raise Carried(RuntimeError(f"something called sys.exit({leaving.code!r})")) from leaving
+    except Exception as error:
+        raise Carried(error) from error
+
+
+GONE = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.ObjectLostError,
+)
+
+
 @contextlib.contextmanager
 def _typed(who: str) -> Iterator[None]:
     """Ray's errors as ours; what the code itself raised as its own type."""
     try:
         yield
     except ray.exceptions.RayTaskError as error:
-        raise (error.cause if isinstance(error.cause, Exception) else WorkerDied(str(error))) from None
+        raise _raised(error) from error
     except ray.exceptions.GetTimeoutError:
         raise CallTimedOut(f"{who} did not answer in time") from None
     except ray.exceptions.OutOfMemoryError as error:
         raise WorkerDied(f"{who} was ended: the machine is out of memory ({_line(error)})") from None
-    except (
-        ray.exceptions.RayActorError,
-        ray.exceptions.WorkerCrashedError,
-        ray.exceptions.NodeDiedError,
-        ray.exceptions.ObjectLostError,
-    ) as error:
+    except GONE as error:
         raise WorkerDied(f"{who} is gone: {_line(error)}") from None
+    except ray.exceptions.RayError as error:
+        raise PodiumError(f"{who}: {str(error).strip().splitlines()[-1]}") from error
+
+
+def _raised(error: ray.exceptions.RayTaskError) -> Exception:
+    """What a call raised, also where it is an argument that could not be had."""
+    cause: Any = error.cause
+    while isinstance(cause, ray.exceptions.RayTaskError):
+        cause = cause.cause
+    if isinstance(cause, Carried):
+        cause = cause.error
+    if isinstance(cause, GONE):
+        return _lost(cause)
+    return cause if isinstance(cause, Exception) else WorkerDied(str(error))
+
+
+def _lost(error: BaseException) -> ArgumentLost:
+    return ArgumentLost(f"an argument is gone with who was to give it: {_line(error)}")
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
+    """The error's sentences in one line, without the table of Ray's ids."""
+    lines = [line for line in str(error).splitlines() if not line.startswith("\t")]
+    return " ".join(" ".join(lines).split()).partition(" Some common causes")[0][:300]
 
 
 @contextlib.contextmanager

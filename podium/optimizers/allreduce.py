@@ -11,6 +11,8 @@ from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, resto
 PATIENCE_S = 10.0
 """How long the others wait for the replacement of one that died, before they go on without it for a while."""
 
+GIVING_UP_S = 1.0
+
 
 class AllReduce:
     """The ranks are a pool's workers, with equal weights at all times; no data comes past the controller. When one dies
@@ -42,7 +44,9 @@ class AllReduce:
         """Everyone's reports of one fragment, or None if somebody failed, who is then replaced."""
         sgd = self.sgd(progress, self.updates)
         refs = group.call("sample_and_learn", [(self.fragment, sgd)] * len(group.handles))
-        self.engine.wait(refs, len(refs), self.ranks.time_limit)
+        limit = self.ranks.time_limit
+        if len(self.engine.wait(refs, len(refs), limit)[0]) < len(refs):
+            self.engine.wait(refs, len(refs), limit + GIVING_UP_S)  # those who only wait for one that is late give up
         errors = {index: self._error(ref) for index, ref in zip(sorted(self._equal), refs, strict=True)}
         if not any(errors.values()):
             self.ranks.note_success()
@@ -79,7 +83,8 @@ class AllReduce:
         others = [self.ranks.handle(index) for index in up if index != stayed[0]]
         self.engine.get([handle.call("learn_from_here", policy) for handle in others], self.ranks.time_limit)
         self._equal = up
-        self._group = self.engine.group([self.ranks.handle(index) for index in sorted(up)])
+        members = [self.ranks.handle(index) for index in sorted(up)]
+        self._group = self.engine.group(members, self.ranks.time_limit)
         return self._group
 
     def _disband(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from podium.core.errors import ArgumentLost
 from podium.engine.base import Engine, Handle
 from podium.engine.pool import Pool
 from podium.evaluation.sample import Report, merge_reports
@@ -28,8 +29,11 @@ class AsyncGradients:
         with timed(stages, "learning"):
             for one in finished:
                 applied = self._learner.call("apply", one.ref, self.sgd(progress, self.updates))
-                reports.append(self.engine.get(applied))
-                self.updates += 1
+                try:
+                    reports.append(self.engine.get(applied))
+                    self.updates += 1
+                except ArgumentLost:  # with the machine it lay on
+                    self.workers.lost += 1
                 self._keep_busy(progress)
         report = merge_reports([*reports, stages])
         report.samplers, report.learners, report.overlapping = len(self.workers), 1, True

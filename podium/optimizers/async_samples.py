@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from podium.core.errors import ArgumentLost
 from podium.engine.base import Engine, Handle, Ref
 from podium.engine.pool import Finished, Pool
 from podium.evaluation.sample import Report
@@ -28,7 +29,8 @@ class AsyncSamples:
     ) -> None:
         self.engine, self._learner, self.samplers = engine, learner, samplers
         self.fragment, self.sgd = fragment, sgd
-        self.samples, self.queue_size, self.max_lag = samples, max(queue, samples), max_lag
+        self.samples, self.max_lag = samples, max_lag
+        self.queue_size = max(queue, samples, len(samplers))  # with less some would never play
         self.updates = self.dropped = 0
         self._queue: deque[Finished] = deque()
         self._weights: Ref | None = None
@@ -41,22 +43,35 @@ class AsyncSamples:
         stages = Report()
         if self._weights is None:
             self._weights = self._learner.call("get_weights", progress)
-        self._learn(progress)
-        while self._learning is None:
-            with timed(stages, "sampling"):
-                self._sample()
-            self._learn(progress)
-        with timed(stages, "learning"):
-            while not self.engine.wait([self._learning], 1, 0.0)[0]:
-                self._sample(until=self._learning)
-            report = self.engine.get(self._learning)
+        report = None
+        while report is None:
+            report = self._learned(progress, stages)
         self.updates += 1
-        self._learning, self._weights = None, self._learner.call("get_weights", progress)
+        self._weights = self._learner.call("get_weights", progress)
         report.metrics.last("queue_depth", len(self._queue))
         report.metrics.last("samples_dropped", self.dropped)
         report.samplers, report.learners, report.overlapping = len(self.samplers), 1, True
         report.timers.update(stages.timers)
         return pool_figures(report, self.samplers)
+
+    def _learned(self, progress: float, stages: Report) -> Report | None:
+        """The learner's report of the oldest samples, or None if one was lost with the machine it lay on."""
+        self._learn(progress)
+        while self._learning is None:
+            with timed(stages, "sampling"):
+                self._sample()
+            self._learn(progress)
+        learning, self._learning = self._learning, None
+        with timed(stages, "learning"):
+            ended = bool(self.engine.wait([learning], 1, 0.0)[0])
+            while not ended:
+                self._sample(until=learning)
+                ended = self.samplers.until_ended
+            try:
+                return self.engine.get(learning)
+            except ArgumentLost:
+                self.samplers.lost += self.samples
+                return None
 
     def _sample(self, until: Ref | None = None) -> None:
         """Keep the samplers playing, and queue what has come; wait for that, or until the call given has ended."""

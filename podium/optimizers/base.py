@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Protocol
 
-from podium.engine.base import Engine, Handle
+from podium.core.errors import GroupBroken
+from podium.engine.base import Engine, Handle, Ref
 from podium.engine.pool import Pool
 from podium.evaluation.sample import Report
 from podium.policies.base import Sgd
@@ -49,6 +50,20 @@ def everyone(learner: Handle, pool: Pool) -> list[Handle | None]:
     up = pool.up
     workers = [pool.handle(index) if index in up else None for index in range(1, len(pool) + 1)]
     return [learner, *(worker for worker in workers if worker is not learner)]
+
+
+def together(engine: Engine, refs: Sequence[Ref]) -> list[Any]:
+    """The values of calls in a group. Where one fails the others do as well: its error is raised, not theirs."""
+    engine.wait(refs, len(refs))
+    broken: GroupBroken | None = None
+    for ref in refs:
+        try:
+            engine.check(ref)
+        except GroupBroken as error:
+            broken = error
+    if broken is not None:
+        raise broken
+    return engine.get(refs)
 
 
 def states(engine: Engine, evaluators: Sequence[Handle | None], restart: bool) -> list[State | None]:

@@ -18,15 +18,16 @@ def shares(report: Report, seconds: float) -> dict[str, float]:
     env = timers.get("env", 0.0) / samplers
     acting = (timers.get("inference", 0.0) + timers.get("postprocess", 0.0)) / samplers
     gradients = timers.get("gradients", 0.0) / samplers
-    learning = (timers.get("learn", 0.0) + timers.get("concat", 0.0) + timers.get("load", 0.0)) / learners + gradients
+    learner = (timers.get("learn", 0.0) + timers.get("concat", 0.0) + timers.get("load", 0.0)) / learners
+    learning = learner + gradients
     beyond = 0.0
     if "sampling" in timers and not report.overlapping:
         beyond += max(timers["sampling"] - report.slowest_s, 0.0)
     if "learning" in timers and not report.overlapping:
-        inside = learning if "sampling" in timers else learning + report.slowest_s
+        inside = learner if "sampling" in timers else learner + report.slowest_s
         beyond += max(timers["learning"] - inside, 0.0)
     seconds = max(seconds, 1e-9)
-    busy = max(env + acting, learning) if report.overlapping else env + acting + learning + beyond
+    busy = max(env + acting + gradients, learner) if report.overlapping else env + acting + learning + beyond
     found = (env, acting, learning, beyond, max(seconds - busy, 0.0))
     return {stage: min(part / seconds, 1.0) for stage, part in zip(STAGES, found, strict=True)}
 

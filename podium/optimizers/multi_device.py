@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from podium.engine.base import Engine, Handle
+from podium.core.errors import ArgumentLost
+from podium.engine.base import Engine, Handle, Ref
 from podium.engine.pool import Pool
 from podium.evaluation.sample import Report, merge_reports
-from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed
+from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed, together
 
 
 class MultiDevice:
@@ -40,17 +41,30 @@ class MultiDevice:
         stages = Report()
         with timed(stages, "sampling"):
             weights = self.learners[0].call("get_weights", progress)
-            samples = [sample.ref for sample in self.samplers.each("sample", self.fragment, weights)]
+        loaded = None
+        while loaded is None:
+            loaded = self._loaded(weights, stages)
         with timed(stages, "learning"):
             parts = len(self.learners)
-            loads = [one.call("load", samples, part, parts, self.memory) for part, one in enumerate(self.learners)]
-            loaded = self.engine.get(loads)
             sgd = self.sgd(progress, self.updates)
-            learned = self.engine.get(self._group.call("learn_loaded", [(sgd,)] * parts))
+            learned = together(self.engine, self._group.call("learn_loaded", [(sgd,)] * parts))
         self.updates += 1
         report = merge_reports([*loaded, *learned])
         report.timers.update(stages.timers)
         return pool_figures(report, self.samplers)
+
+    def _loaded(self, weights: Ref, stages: Report) -> list[Report] | None:
+        """The learners' reports of the samples that they hold now, or None if one was lost with the machine it lay on."""
+        with timed(stages, "sampling"):
+            samples = [sample.ref for sample in self.samplers.each("sample", self.fragment, weights)]
+        with timed(stages, "learning"):
+            parts = len(self.learners)
+            loads = [one.call("load", samples, part, parts, self.memory) for part, one in enumerate(self.learners)]
+            try:
+                return self.engine.get(loads)
+            except ArgumentLost:
+                self.samplers.lost += len(samples)
+                return None
 
     def get_state(self, restart: bool) -> State:
         return {

@@ -128,7 +128,7 @@ class ParameterServer:
     def _apply_mean(self, finished: Sequence[Finished], reports: Sequence[Report], progress: float) -> None:
         """One update by the mean of all, each by its number of rows; no longer than may be as a whole."""
         lr, longest = self.rule(progress)
-        total = sum(report.env_steps for report in reports)
+        total = max(sum(report.env_steps for report in reports), 1)
         weights = [report.env_steps / total for report in reports]
         columns = zip(*(one.parts[1:] for one in finished), strict=True)
         calls = [shard.call("gather", list(parts), weights) for shard, parts in zip(self.shards, columns, strict=True)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from podium.engine.base import Engine, Handle
+from podium.core.errors import ArgumentLost
+from podium.engine.base import Engine, Handle, Ref
 from podium.engine.pool import Pool
 from podium.evaluation.sample import Report
 from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed
@@ -23,13 +24,23 @@ class SyncSamples:
         stages = Report()
         with timed(stages, "sampling"):
             weights = self._learner.call("get_weights", progress)
-            samples = self.samplers.each("sample", self.fragment, weights)
-        with timed(stages, "learning"):
-            refs = [sample.ref for sample in samples]
-            report = self.engine.get(self._learner.call("learn", refs, self.sgd(progress, self.updates)))
+        report = None
+        while report is None:
+            report = self._learned(weights, progress, stages)
         self.updates += 1
         report.timers.update(stages.timers)
         return pool_figures(report, self.samplers)
+
+    def _learned(self, weights: Ref, progress: float, stages: Report) -> Report | None:
+        """The learner's report of everyone's samples, or None if one was lost with the machine it lay on."""
+        with timed(stages, "sampling"):
+            refs = [sample.ref for sample in self.samplers.each("sample", self.fragment, weights)]
+        with timed(stages, "learning"):
+            try:
+                return self.engine.get(self._learner.call("learn", refs, self.sgd(progress, self.updates)))
+            except ArgumentLost:
+                self.samplers.lost += len(refs)
+                return None
 
     def get_state(self, restart: bool) -> State:
         return {

@@ -13,7 +13,7 @@ from podium.core import returns, seeding
 from podium.core.batch import Batch, split_rows
 from podium.core.config import Config, Schedule, setting
 from podium.core.errors import PodiumError, TrainingError, UsageError
-from podium.core.sgd import Adam, mean_over_rows, shrink
+from podium.core.sgd import Adam, agreed, mean_over_rows, shrink
 from podium.core.spaces import Box, Columns, Discrete, Leaf, Space, leaves
 from podium.policies.base import Acted, Learned, Reduce, Sgd, Weights
 from podium.policies.trajectory import next_values
@@ -149,17 +149,21 @@ class NumpyPolicy:
         now = self.config.at(sgd.progress)
         rng = seeding.generator(sgd.seed, "minibatches")
         columns, valid, every = _flat_columns(batch), batch.rows(), batch.length * batch.width
+        every = every if reduce is None else max(1, round(agreed([float(every)], reduce)))
         steps = epochs = 0
         reports: list[dict[str, float]] = []
-        for _ in range(sgd.epochs if len(valid) else 0):
+        for _ in range(sgd.epochs if len(valid) or reduce is not None else 0):
             reports = []
-            for rows in split_rows(valid, sgd.minibatch or every, rng, every if reduce is not None else None):
+            for rows in split_rows(valid, sgd.minibatch or every, rng, None if reduce is None else every):
                 gradient, report = self._gradient({name: column[rows] for name, column in columns.items()}, now)
                 self._step(gradient if reduce is None else mean_over_rows(gradient, len(rows), reduce), now)
-                reports.append(report)
-            steps, epochs = steps + len(reports), epochs + 1
-            if sgd.stop_above is not None and _mean(reports, sgd.stop_above[0]) > sgd.stop_above[1]:
-                break
+                reports += [report] if len(rows) else []
+                steps += 1
+            epochs += 1
+            if sgd.stop_above is not None:
+                name, most = sgd.stop_above
+                if agreed([report[name] for report in reports], reduce) > most:
+                    break
         self.version += 1
         self.progress = sgd.progress
         last_pass = {name: _mean(reports, name) for name in (reports[0] if reports else {})}
@@ -183,7 +187,9 @@ class NumpyPolicy:
 
     def _gradient(self, rows: Columns, now: SimpleNamespace) -> tuple[np.ndarray, dict[str, float]]:
         """The slopes of the loss by logits and values are written out by hand; `Net` takes them to the parameters."""
-        x, action, n = self._inputs(rows), rows["action"], np.float32(max(len(rows["action"]), 1))
+        if not len(rows["action"]):  # it only takes part in the others' step
+            return np.zeros_like(self._flat), {"gradient_norm": 0.0}
+        x, action, n = self._inputs(rows), rows["action"], np.float32(len(rows["action"]))
         advantage = rows["advantage"]
         if len(advantage) > 1:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)

@@ -17,10 +17,11 @@ from podium.core import seeding
 from podium.core.batch import Batch, split_rows
 from podium.core.config import Config
 from podium.core.errors import PodiumError, TrainingError, UsageError
-from podium.core.sgd import mean_over_rows
+from podium.core.sgd import agreed, mean_over_rows
 from podium.core.spaces import Box, Columns, Leaf, Space, leaves, under
 from podium.policies.adam import Adam
 from podium.policies.base import Acted, Learned, Reduce, Sgd, Weights
+from podium.policies.devices import device, free_bytes
 from podium.policies.distributions import Family, family_for
 from podium.policies.filters import RunningMoments, moments_of
 from podium.policies.networks import ActorCritic, Model, NetSettings, UserModel, is_image, user_module
@@ -93,19 +94,21 @@ class Loaded:
             self._flat[name] = self.columns[name].flatten(0, 1)
 
     def minibatches(
-        self, size: int | None, rng: np.random.Generator, together: bool
+        self, size: int | None, rng: np.random.Generator, width: float | None = None
     ) -> Iterator[tuple[Minibatch, np.ndarray | None]]:
-        """Minibatches, with the fragment's envs that each covers if the policy is recurrent. Those who learn `together`
-        make equally many, however many of their rows are valid."""
+        """Minibatches, with the fragment's envs that each covers if the policy is recurrent. Those who learn together
+        make as many as that `width` in envs would give, however many of their own they have; some may be empty."""
         batch = self.batch
         if self.recurrent:
             at_once = batch.width if size is None else max(1, size // batch.length)
-            for part in split_rows(np.arange(batch.width), at_once, rng):
+            at_once = at_once if width is None or size is not None else max(1, round(width))
+            for part in split_rows(np.arange(batch.width), at_once, rng, None if width is None else round(width)):
                 rows = np.flatnonzero(batch["valid"][:, part])
                 yield Minibatch(self.columns, _sequence_gather(part, rows), len(rows)), part
             return
-        count, every = len(self._rows), batch.length * batch.width
-        parts = split_rows(np.arange(count), size or every, rng, every if together else None)
+        count = len(self._rows)
+        every = max(1, round(batch.length * (batch.width if width is None else width)))
+        parts = split_rows(np.arange(count), size or every, rng, None if width is None else every)
         for rows in parts:
             yield (self._all if len(parts) == 1 else Minibatch(self._all, _row_gather(rows), len(rows))), None
 
@@ -154,7 +157,7 @@ class TorchPolicy:
         self.config = config
         self.observation_space, self.action_space = observation_space, action_space
         torch.set_num_threads(getattr(config, "threads", 1))
-        self.device = _device(getattr(config, "device", "cpu"))
+        self.device = device(getattr(config, "device", "cpu"))
         self.family: Family = family_for(action_space, getattr(config, "squash", False))
         self._loss, self._postprocess, self._targets = loss, postprocess, targets
         with torch.random.fork_rng(devices=[]):
@@ -216,7 +219,7 @@ class TorchPolicy:
     # --- learning ---
 
     def load(self, batch: Batch, limit: int | None = None) -> Loaded:
-        free = _free_bytes(self.device) if limit is None else limit
+        free = free_bytes(self.device) if limit is None else limit
         if free is not None and batch.nbytes > free:
             raise PodiumError(
                 f"a batch of {batch.nbytes:,} bytes does not fit into the {free:,} bytes that {self.device} has for it: "
@@ -230,37 +233,39 @@ class TorchPolicy:
         now = self.config.at(sgd.progress)
         loaded = self._ready(batch, now)
         rng = seeding.generator(sgd.seed, "minibatches")
+        width = None if reduce is None else agreed([float(loaded.batch.width)], reduce)
         steps = epochs = 0
         self.model.train()
         for _ in range(sgd.epochs):
-            reports = []
-            for minibatch, envs in loaded.minibatches(sgd.minibatch, rng, reduce is not None):
+            reports, before = [], steps
+            for minibatch, envs in loaded.minibatches(sgd.minibatch, rng, width):
                 gradient, report = self._gradient(loaded, minibatch, envs, now)
                 if reduce is not None:
                     gradient = self._reduced(gradient, minibatch.size, reduce)
                 self._step(gradient, now, report)
-                reports.append(report)
-            if not reports:  # every row was a reset row: nothing to learn from
+                reports += [report] if minibatch.size else []
+                steps += 1
+            if steps == before:  # every row was a reset row: nothing to learn from
                 break
-            steps += len(reports)
             epochs += 1
-            if sgd.stop_above is not None and _agreed(_mean(reports, sgd.stop_above[0]), reduce) > sgd.stop_above[1]:
-                break
+            if sgd.stop_above is not None:
+                figures = [_mean([report], sgd.stop_above[0]) for report in reports]
+                if agreed(figures, reduce) > sgd.stop_above[1]:
+                    break
         self.model.eval()
         for path, moments in self._moments.items():
             moments.update(loaded.batch[path][loaded.batch["valid"]], reduce)
         self._set_filter()
         self.version += 1
         self.progress = sgd.progress
-        full = [report for report in reports if len(report) > 2] if reduce is not None else reports
-        last_pass = {name: _mean(full, name) for name in full[0]} if full else {}
+        last_pass = {name: _mean(reports, name) for name in reports[0]} if reports else {}
         return Learned({**last_pass, "lr": now.lr, "gradient_steps": float(steps), "epochs": float(epochs)})
 
     def gradients(self, batch: Batch | Loaded, sgd: Sgd) -> tuple[np.ndarray, dict[str, float]]:
         """The gradient of the loss over the whole batch, unclipped, and the loss's metrics."""
         now = self.config.at(sgd.progress)
         loaded = self._ready(batch, now)
-        minibatch, envs = next(loaded.minibatches(None, np.random.default_rng(0), False))
+        minibatch, envs = next(loaded.minibatches(None, np.random.default_rng(0), loaded.batch.width))
         self.model.train()
         gradient, report = self._gradient(loaded, minibatch, envs, now)
         self._note_norm(gradient, report)
@@ -417,11 +422,6 @@ class TorchPolicy:
             self._rng.set_state(torch.from_numpy(state["rng"].copy()))
 
 
-def _agreed(figure: float, reduce: Reduce | None) -> float:
-    """The figure that all who learn together decide by."""
-    return figure if reduce is None else float(reduce(np.array([figure], np.float32))[0])
-
-
 @torch.no_grad()
 def _mean(reports: list[Report], name: str) -> float:
     terms = (report[name] for report in reports)
@@ -436,21 +436,3 @@ def _flatten(parameters: list[nn.Parameter]) -> Tensor:
         parameter.data = flat[at : at + parameter.numel()].view_as(parameter)
         at += parameter.numel()
     return flat
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    """What a device of limited memory has left; None for main memory, which the operating system looks after."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-        return device
-    except (RuntimeError, AssertionError):
-        raise UsageError(
-            f"--device {name} is not available here, expected cpu, auto or a present cuda device"
-        ) from None

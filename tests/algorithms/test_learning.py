@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from podium import algorithms
-from podium.algorithms import a2c, pg, ppo
+from podium.algorithms import a2c, a3c, appo, impala, pg, ppo
 from podium.algorithms.common.base import Algorithm, Setup
-from podium.algorithms.common.on_policy import on_policy
+from podium.algorithms.common.on_policy import on_policy, vtrace_targets
 from podium.core.batch import Batch
 from podium.engine.local import LocalEngine
 from podium.envs.make import EnvSpec, spaces_of
@@ -20,12 +20,16 @@ from podium.optimizers.base import Optimizer
 # Every setting that matters here is given, so that tuning the defaults moves no bound.
 PLAIN: dict[str, Any] = {"seed": 1, "envs": 8, "fragment": 32, "hidden": (64,), "gamma": 0.98, "entropy": 0.0}
 CRITIC: dict[str, Any] = {**PLAIN, "gae_lambda": 0.8, "value_coef": 0.5}
+VTRACE: dict[str, Any] = {**PLAIN, "value_coef": 0.5, "workers": 2}
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {**CRITIC, "lr": 0.003, "epochs": 4, "minibatch": 64, "clip": 0.2},
     "a2c": {**CRITIC, "lr": 0.01, "fragment": 16},
     "pg": {**PLAIN, "lr": 0.01},
+    "a3c": {**CRITIC, "lr": 0.01, "fragment": 16, "workers": 2},
+    "impala": {**VTRACE, "lr": 0.01, "fragment": 16},
+    "appo": {**VTRACE, "lr": 0.003, "epochs": 4, "minibatch": 64, "clip": 0.2},
 }
-ITERATIONS = {"ppo": 12, "a2c": 70, "pg": 60}
+ITERATIONS = {"ppo": 12, "a2c": 70, "pg": 60, "a3c": 100, "impala": 140, "appo": 30}
 
 
 def build(
@@ -51,7 +55,14 @@ def last(returns: list[float]) -> float:
 
 def turned_around(name: str) -> Algorithm:
     """The algorithm with the sign of what it is to reinforce flipped."""
-    module: Any = {"ppo": ppo, "a2c": a2c, "pg": pg}[name]
+    module: Any = {"ppo": ppo, "a2c": a2c, "pg": pg, "a3c": a3c, "impala": impala, "appo": appo}[name]
+    if name in ("impala", "appo"):
+
+        def against(*given: Any) -> dict[str, np.ndarray]:
+            found = dict(vtrace_targets(*given))
+            return {**found, "advantage": -found["advantage"]}
+
+        return on_policy(name, module.ALGORITHM.config, module.loss, module.as_played, targets=against)
     column = "return" if name == "pg" else "advantage"
     finish = module.returns_to_go if name == "pg" else module.advantages
 
@@ -62,7 +73,7 @@ def turned_around(name: str) -> Algorithm:
     return on_policy(name, module.ALGORITHM.config, module.loss, flipped)
 
 
-@pytest.mark.parametrize("name", ["ppo", "a2c", "pg"])
+@pytest.mark.parametrize("name", ["ppo", "a2c", "pg", "a3c", "impala", "appo"])
 def test_each_learns_to_match_and_turned_around_to_avoid(name: str) -> None:
     """Guessing gets 8 of 32."""
     returns = train(algorithms.get(name), "toy:match", ITERATIONS[name], **SMALL[name])
@@ -118,7 +129,7 @@ def test_workers_learn_too_and_nothing_is_shared_by_alias(name: str) -> None:
     for strict in (False, True):
         optimizer = build(algorithms.get(name), "toy:match", strict, workers=2, **SMALL[name])
         steps = [optimizer.step(i / 4) for i in range(4)]
-        weights = optimizer.engine.get(optimizer.learner.call("get_weights", 0.0))  # type: ignore[attr-defined]
+        weights = optimizer.engine.get(optimizer.learner().call("get_weights", 0.0))  # type: ignore[attr-defined]
         runs.append((weights.flat, [step.episodes for step in steps], [step.metrics.values() for step in steps]))
         assert [step.env_steps for step in steps] == [16 * optimizer.fragment] * 4  # type: ignore[attr-defined]
         optimizer.close()

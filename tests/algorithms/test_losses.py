@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from podium.algorithms import a2c, pg, ppo
+from podium.algorithms import a2c, a3c, appo, impala, pg, ppo
 from podium.algorithms.common.on_policy import normalized
 from podium.policies.torch import Minibatch, Out
 
@@ -27,7 +27,8 @@ def out(logp: list[float], value: list[float] | None = None, entropy: float = 0.
 
 
 def rows(**columns: list[float]) -> Minibatch:
-    return Minibatch({name: torch.tensor(column) for name, column in columns.items()}, lambda column: column)
+    tensors = {name: torch.tensor(column) for name, column in columns.items()}
+    return Minibatch(tensors, lambda column: column, len(next(iter(columns.values()))))
 
 
 def gradient(total: Tensor, by: Tensor) -> list[float]:
@@ -100,6 +101,34 @@ def test_a2c_is_the_advantage_times_the_log_probability() -> None:
     total, terms = a2c.loss(given, batch, now())
     assert terms["policy_loss"].item() == pytest.approx(-(-1.5 + 2.0) / 2)
     assert gradient(total, given.logp) == [-1.5, 0.5]
+
+
+def test_impala_weighs_the_advantage_by_the_clipped_ratio() -> None:
+    """The terms are -0.5 * 1 * 3 and -2 * 0.5 * -1: minus their mean is 0.25, and -0.25 without the ratio."""
+    given = out([-0.5, -2.0], value=[2.0, 2.0], entropy=0.7)
+    batch = rows(advantage=[3.0, -1.0], rho=[1.0, 0.5], logp=[-0.5, -2.5], **{"return": [1.5, 3.0]})
+    total, terms = impala.loss(given, batch, now(value_coef=0.5, entropy=0.01))
+    assert terms["policy_loss"].item() == pytest.approx(0.25, abs=1e-6)
+    assert terms["value_loss"].item() == pytest.approx(0.5 * (0.25 + 1.0) / 2, abs=1e-6)
+    assert total.item() == pytest.approx(0.25 + 0.5 * 0.3125 - 0.01 * 0.7, abs=1e-6)
+    assert gradient(total, given.logp) == pytest.approx([-1.5, 0.25], abs=1e-6)
+    assert gradient(total, given.value) == pytest.approx([0.5 * 0.25, 0.5 * -0.5], abs=1e-6)
+    assert (terms["rho"].item(), terms["entropy"].item()) == pytest.approx((0.75, 0.7))
+    assert terms["kl"]().item() == pytest.approx((0.0 - 0.5) / 2, abs=1e-6)
+    unweighed = a2c.loss(given, batch, now(value_coef=0.5))[1]["policy_loss"]
+    assert unweighed.item() == pytest.approx(-0.25, abs=1e-6)
+
+
+def test_impala_normalises_the_advantage_before_it_is_weighed() -> None:
+    """Advantages 3 and -1 have mean 1 and (sample) deviation 2 sqrt 2, whatever their ratios."""
+    given = out([-0.5, -2.0])
+    batch = rows(advantage=[3.0, -1.0], rho=[1.0, 0.5], logp=[-0.5, -2.5], **{"return": [0.0, 0.0]})
+    total, _ = impala.loss(given, batch, now(normalize_advantage=True))
+    assert gradient(total, given.logp) == pytest.approx([-0.5 / math.sqrt(2), 0.25 / math.sqrt(2)], abs=1e-6)
+
+
+def test_a3c_has_a2cs_loss_and_appo_has_ppos() -> None:
+    assert a3c.loss is a2c.loss and appo.loss is ppo.loss
 
 
 def test_pg_weighs_by_the_return_and_leaves_unfinished_rows_out() -> None:

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from counting import Counting, length_of, reward_of, truncated_at_its_end
 
-from podium.algorithms import pg, ppo
-from podium.algorithms.common.on_policy import advantages, shaped_rewards
+from podium.algorithms import impala, pg, ppo
+from podium.algorithms.common.on_policy import advantages, shaped_rewards, vtrace_targets
 from podium.core import returns
-from podium.core.batch import Batch
+from podium.core.batch import Batch, Finals
 from podium.core.metrics import Timers
+from podium.core.spaces import Columns
 from podium.envs.base import VectorEnv
 from podium.envs.toys import Autoreset, Constant
 from podium.evaluation.collector import Collector
-from podium.policies.base import Weights
+from podium.policies.base import Sgd, Weights
 from podium.policies.torch import TorchPolicy
 
 AUTORESETS: tuple[Autoreset, ...] = ("same", "next")
@@ -133,6 +134,93 @@ def test_cutting_the_stream_into_other_fragments_changes_no_finished_one_step_ad
     parts = [advantages(policy, collector.collect(3), settings) for _ in range(4)]
     joined = np.concatenate([part["advantage"] for part in parts])
     np.testing.assert_allclose(joined[whole["valid"]], whole["advantage"][whole["valid"]], atol=1e-5)
+
+
+# --- V-trace ---
+
+
+class Lookup:
+    """A policy that finds the values that stand in the observations."""
+
+    def values(self, obs: Columns, state: Columns) -> np.ndarray:
+        return obs["obs"][:, 0]
+
+
+def behind(rho_clip: float, c_clip: float) -> dict[str, list[float]]:
+    """The targets of one env's four steps with gamma 0.5: step 1 terminates, step 2 is truncated where the value is 6, the
+    fragment ends where it is 10. The policy that learns finds the values 1, 2, 3, 4 and probabilities of 2, 1/2, 4, 1/2
+    times those of then; the values of then must count for nothing."""
+
+    def column(values: list[float], kind: type = np.float32) -> np.ndarray:
+        return np.array(values, kind)[:, None]
+
+    batch = Batch(
+        {
+            "reward": column([0.5, 2.0, 2.0, 4.0]),
+            "value": column([70.0, 80.0, 90.0, 99.0]),
+            "logp": column([-1.0, -2.0, -3.0, -4.0]),
+            "terminated": column([0, 1, 0, 0], bool),
+            "truncated": column([0, 0, 1, 0], bool),
+        },
+        last={"obs": np.array([[10.0]], np.float32)},
+        finals=Finals(np.array([1, 2]), np.array([0, 0]), {"obs": np.array([[100.0], [6.0]], np.float32)}),
+    )
+    settings = impala.ImpalaConfig.build({"gamma": 0.5, "reward_scale": 2.0, "rho_clip": rho_clip, "c_clip": c_clip})
+    logp = batch["logp"] + np.log(column([2.0, 0.5, 4.0, 0.5]))
+    values = column([1.0, 2.0, 3.0, 4.0])
+    found = vtrace_targets(Lookup(), batch, settings.at(0.0), logp, values)  # type: ignore[arg-type]
+    assert all(part.dtype == np.float32 and part.shape == (4, 1) for part in found.values())
+    return {name: part[:, 0].tolist() for name, part in found.items()}
+
+
+def test_vtrace_targets_by_hand() -> None:
+    """One-step errors: 1 + 0.5 * 2 - 1 = 1; 4 - 2 = 2; 4 + 0.5 * 6 - 3 = 4; 8 + 0.5 * 10 - 4 = 9. Weighed by rho = 1, 0.5,
+    1, 0.5 they are 1, 1, 4, 4.5; the first carries back 0.5 * 1 * 1 of the second. Added to the values these are the
+    targets. Advantages: 1 + 0.5 * 3 - 1 = 1.5, with the target after it; the others are the last of their episodes."""
+    found = behind(1.0, 1.0)
+    assert found["return"] == pytest.approx([2.5, 3.0, 7.0, 8.5], rel=1e-6)
+    assert found["rho"] == pytest.approx([1.0, 0.5, 1.0, 0.5], rel=1e-6)
+    assert found["advantage"] == pytest.approx([1.5, 2.0, 4.0, 9.0], rel=1e-6)
+
+
+def test_vtraces_limits_reach_the_targets() -> None:
+    """With rho up to 2 the weighed errors are 2, 1, 8, 4.5; with c up to 0.5 the first carries 0.5 * 0.5 * 1 back."""
+    found = behind(2.0, 0.5)
+    assert found["return"] == pytest.approx([3.25, 3.0, 11.0, 8.5], rel=1e-6)
+    assert found["rho"] == pytest.approx([2.0, 0.5, 2.0, 0.5], rel=1e-6)
+    assert found["advantage"] == pytest.approx([1.5, 2.0, 4.0, 9.0], rel=1e-6)
+
+
+@pytest.mark.parametrize("autoreset", AUTORESETS)
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_on_the_policys_own_samples_vtrace_is_td_1(autoreset: Any, memory: str) -> None:
+    """Where the ratio is 1 the targets are the discounted rewards up to the episode's or the fragment's end and the value
+    of what follows: GAE with lambda 1. With another lambda they are not."""
+    env = Counting(3, autoreset)
+    policy = make(env, memory=memory)
+    batch = collect(env, policy, 20)
+    valid = batch["valid"]
+    settings = impala.ImpalaConfig.build({"gamma": 0.9}).at(0.0)
+    found = vtrace_targets(policy, batch, settings, batch["logp"], batch["value"])
+    finished = advantages(policy, batch, now(gamma=0.9, gae_lambda=1.0))
+    assert (found["rho"] == 1).all()
+    for name in ("advantage", "return"):
+        np.testing.assert_allclose(found[name][valid], finished[name][valid], atol=1e-4)
+    other = advantages(policy, batch, now(gamma=0.9, gae_lambda=0.8))
+    assert np.abs(found["return"] - other["return"])[valid].max() > 0.1
+
+
+@pytest.mark.parametrize("autoreset", AUTORESETS)
+@pytest.mark.parametrize("settings", [{}, {"memory": "gru"}, {"normalize_obs": True}], ids=str)
+def test_learning_finds_the_ratio_to_the_weights_that_played(autoreset: Any, settings: dict[str, Any]) -> None:
+    """1 while they are the same; something else once the policy has moved on."""
+    env = Counting(3, autoreset)
+    config = impala.ImpalaConfig.build({"hidden": (8,), "lr": 0.01, **settings})
+    policy: Any = impala.ALGORITHM.policy(config, env.observation_space, env.action_space, 0)
+    batch = policy.postprocess(collect(env, policy, 20))
+    first, second = (policy.learn(batch, Sgd()).metrics for _ in range(2))
+    assert first["rho"] == pytest.approx(1.0, abs=1e-6) and first["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert second["rho"] < 1 - 1e-4 and abs(second["kl"]) > 1e-5
 
 
 # --- rewards as learning sees them ---

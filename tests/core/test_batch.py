@@ -128,6 +128,23 @@ def test_split_rows_leaves_no_small_remainder() -> None:
     assert split_rows(np.arange(0), 4, np.random.default_rng(0)) == []
 
 
+@pytest.mark.parametrize("rows", [0, 1, 2, 5, 9, 12])
+def test_those_who_learn_together_split_their_rows_into_equally_many_parts(rows: int) -> None:
+    """Twelve rows in parts of about four are three parts, also where only some of the twelve are there."""
+    parts = split_rows(np.arange(100, 100 + rows), 4, np.random.default_rng(0), of=12)
+    assert len(parts) == 3
+    assert sorted(np.concatenate(parts).tolist()) == list(range(100, 100 + rows))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    alone = split_rows(np.arange(100, 100 + rows), 4, np.random.default_rng(0))
+    assert len(alone) < 3 or rows == 12
+
+
+def test_there_is_one_part_where_all_rows_would_be_one() -> None:
+    for rows in (0, 3, 5):
+        (part,) = split_rows(np.arange(rows), 64, np.random.default_rng(0), of=5)
+        assert part.tolist() == list(range(rows))
+
+
 def test_steps_come_from_valid_and_are_all_without_it() -> None:
     assert Batch({"reward": np.zeros((3, 2))}).steps == 6
     batch = Batch({"reward": np.zeros((3, 2)), "valid": np.array([[1, 1], [0, 1], [1, 0]], bool)})

@@ -132,14 +132,18 @@ def test_members_with_fewer_valid_rows_take_as_many_steps(engine: LocalEngine) -
 
 def loaded(engine: LocalEngine, samples: list[Sample], learners: int, alone: bool = False) -> list[np.ndarray]:
     """The weights of learners that divide samples among their memories."""
-    algorithm = algorithms.get("ppo")
-    config = algorithm.configure(None, PLAIN)
-    make_policy = partial(algorithm.policy, config, *spaces_of(CARTPOLE), config.seed)
-    handles = [engine.spawn(Loads, make_policy, None, seed=5) for _ in range(learners)]
+    handles = learners_of(engine, learners)
     for part, handle in enumerate(handles):
         engine.get(handle.call("load", samples, part, learners))
     engine.get(engine.group(handles).call("learn_in_memory", [(WHOLE, alone)] * learners))
     return [engine.get(handle.call("get_weights", 0.0)).flat for handle in handles]
+
+
+def learners_of(engine: LocalEngine, count: int, **settings: Any) -> list[Any]:
+    algorithm = algorithms.get("ppo")
+    config = algorithm.configure(None, {**PLAIN, **settings})
+    make_policy = partial(algorithm.policy, config, *spaces_of(CARTPOLE), config.seed)
+    return [engine.spawn(Loads, make_policy, None, seed=5) for _ in range(count)]
 
 
 class Loads(Evaluator):
@@ -147,6 +151,21 @@ class Loads(Evaluator):
 
     def learn_in_memory(self, sgd: Sgd, alone: bool, *, reduce: Reduce) -> Report:
         return self.learn_loaded(sgd, reduce=Alone() if alone else reduce)
+
+
+@pytest.mark.parametrize("settings", [{}, {"memory": "lstm"}], ids=["plain", "recurrent"])
+def test_devices_with_unequal_shares_take_equally_many_steps(engine: LocalEngine, settings: dict[str, Any]) -> None:
+    """Of 9 envs one has 4 and the other 5; were steps counted by one's own, they would not meet."""
+    samples = fixed_samples("ppo", CARTPOLE, (9,), **settings)
+    handles = learners_of(engine, 2, **settings)
+    for part, handle in enumerate(handles):
+        engine.get(handle.call("load", samples, part, 2))
+    sgd = Sgd(seed=1, epochs=2, minibatch=24, stop_above=("kl", 1e9))
+    reports = engine.get(engine.group(handles).call("learn_loaded", [(sgd,)] * 2))
+    steps = [report.metrics.values()["gradient_steps"] for report in reports]
+    assert steps[0] == steps[1] >= 8
+    one, other = (engine.get(handle.call("get_weights", 0.0)).flat for handle in handles)
+    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3])

@@ -141,7 +141,8 @@ def test_reduced_bytes_are_in_the_runs_files(tmp_path: Path) -> None:
         row = podium.run.folder.RunFolder(result.folder).read_metrics()[-1]
         assert result["optimizer"] == name
         parameters = result.policy.policy.parameters
-        assert row["reduced_bytes"] == row["gradient_steps"] * 4 * (parameters + 1)
+        common_width = 2 * 8
+        assert row["reduced_bytes"] == row["gradient_steps"] * 4 * (parameters + 1) + common_width
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from podium.core.sgd import Reduce
+from podium.engine.local import LocalEngine
 from podium.policies.filters import RunningMoments
 
 few = settings(max_examples=60)
@@ -47,6 +49,49 @@ def test_merging_in_any_order_gives_the_moments_of_all_rows(seed: int, sizes: li
         if i < len(parts):
             merged.merge(parts[i].count, parts[i].mean, parts[i].squares)
     agrees(merged, everything)
+
+
+class Member(RunningMoments):
+    """One of those whose rows are taken together."""
+
+    def take(self, rows: np.ndarray, *, reduce: Reduce) -> None:
+        self.update(rows, reduce)
+
+
+def together(*rounds: list[np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """The moments that each member has after some rounds, in each of which they bring an array each."""
+    engine = LocalEngine()
+    handles = [engine.spawn(Member, (3,)) for _ in rounds[0]]
+    for arrays in rounds:
+        engine.get(engine.group(handles).call("take", [(array,) for array in arrays]))
+    states: list[dict[str, np.ndarray]] = engine.get([handle.call("get_state") for handle in handles])
+    engine.close()
+    return states
+
+
+@few
+@given(st.integers(0, 99), st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=3))
+def test_members_that_reduce_have_the_moments_of_all_their_rows(seed: int, sizes: list[tuple[int, int]]) -> None:
+    """Round after round, also where one of them, or all, have no row to bring."""
+    rounds = [[rows(seed + i, one), rows(seed - i - 1 & 0xFFFF, other) + 3.0] for i, (one, other) in enumerate(sizes)]
+    everything = np.concatenate([array for arrays in rounds for array in arrays])
+    first, second = together(*rounds)
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+    if len(everything):
+        merged = RunningMoments((3,))
+        merged.set_state(first)
+        agrees(merged, everything)
+    else:
+        assert first["count"] == 0
+
+
+def test_members_means_and_variances_averaged_would_be_wrong() -> None:
+    """Ten rows here and thirty there, seven apart: the mean lies nearer to the thirty, and the spread has the seven."""
+    here, there = rows(0, 10), rows(1, 30) + 7.0
+    state = together([here, there])[0]
+    assert np.abs(state["mean"] - (here.mean(0) + there.mean(0)) / 2).min() > 1.5
+    assert (state["squares"] / state["count"] > (here.var(0) * 10 + there.var(0) * 30) / 40 + 5).all()
 
 
 def test_averaging_the_parts_variances_would_be_wrong() -> None:

@@ -35,10 +35,24 @@ def flat(policy: NumpyPolicy) -> np.ndarray:
     return policy.get_weights().flat
 
 
+class Nothing:
+    """A reduction that notes what it is given, and that nothing comes of."""
+
+    size = 2
+
+    def __init__(self) -> None:
+        self.seen: list[np.ndarray] = []
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        self.seen.append(values.copy())
+        return np.zeros_like(values)
+
+
 TRAIN = """
 import sys
 from functools import partial
 from podium.engine.local import LocalEngine
+from podium.engine.pool import Pool
 from podium.envs.make import EnvSpec, make, spaces_of
 from podium.evaluation.evaluator import Evaluator
 from podium.optimizers.sync_samples import SyncSamples
@@ -53,7 +67,8 @@ def spawn(index, make_env):
 
 make_env = partial(make, env, 8)
 learner = spawn(0, None if workers else make_env)
-samplers = [spawn(index, make_env) for index in range(1, workers + 1)] or [learner]
+player = (lambda index, replaced: spawn(index, make_env)) if workers else (lambda index, replaced: learner)
+samplers = Pool(engine, player, workers or 1)
 plan = lambda progress, update: Sgd(progress, update, epochs=2, minibatch=128)
 optimizer = SyncSamples(engine, learner, samplers, 32, plan)
 returns = [[r for r, _ in optimizer.step(0.0).episodes] for _ in range(25)]
@@ -146,14 +161,10 @@ def test_the_reduced_gradient_is_what_is_applied() -> None:
     env = Match(4)
     policy = make(env)
     batch, before = play(env, policy), flat(policy)
-    seen: list[np.ndarray] = []
-
-    def nothing(gradient: np.ndarray) -> np.ndarray:
-        seen.append(gradient.copy())
-        return np.zeros_like(gradient)
-
+    nothing = Nothing()
     policy.learn(batch, ONCE, reduce=nothing)
-    assert np.array_equal(seen[0], make(env).gradients(batch, ONCE)[0])
+    weighed = make(env).gradients(batch, ONCE)[0] * np.float32(40)
+    assert np.array_equal(nothing.seen[0], np.append(weighed, np.float32(40)))
     assert np.array_equal(flat(policy), before)
 
 

@@ -40,6 +40,19 @@ def flat(policy: TorchPolicy) -> np.ndarray:
     return policy.get_weights().flat
 
 
+class Nothing:
+    """A reduction that notes what it is given, and that nothing comes of."""
+
+    size = 2
+
+    def __init__(self) -> None:
+        self.seen: list[np.ndarray] = []
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        self.seen.append(values.copy())
+        return np.zeros_like(values)
+
+
 def rows_of(env: VectorEnv) -> Columns:
     return {name: part for name, part in env.reset(range(env.n)).items() if name != "mask"}
 
@@ -273,6 +286,8 @@ def test_a_batch_without_a_valid_row_teaches_nothing() -> None:
     learned = policy.learn(batch, Sgd(epochs=3))
     assert np.array_equal(flat(policy), before)
     assert learned.metrics["gradient_steps"] == 0 and policy.version == 1
+    gradient, report = policy.gradients(batch, ONCE)
+    assert not gradient.any() and report == {"loss": 0.0, "gradient_norm": 0.0}
 
 
 def test_every_row_is_used_once_in_a_pass() -> None:
@@ -290,15 +305,11 @@ def test_the_reduced_gradient_is_what_is_applied() -> None:
     policy = make(env)
     batch = play(env, policy)
     expected, before = policy.gradients(batch, ONCE)[0], flat(policy)
-    seen: list[np.ndarray] = []
-
-    def nothing(gradient: np.ndarray) -> np.ndarray:
-        seen.append(gradient.copy())
-        return np.zeros_like(gradient)
-
+    nothing = Nothing()
     policy.learn(batch, ONCE, reduce=nothing)
-    assert len(seen) == 1 and seen[0].dtype == np.float32
-    assert np.array_equal(seen[0], expected) and np.array_equal(flat(policy), before)
+    assert len(nothing.seen) == 1 and nothing.seen[0].dtype == np.float32
+    weighed = np.append(expected * np.float32(48), np.float32(48))
+    assert np.array_equal(nothing.seen[0], weighed) and np.array_equal(flat(policy), before)
 
 
 def test_reducing_to_the_mean_of_halves_is_the_step_on_the_whole() -> None:
@@ -373,7 +384,7 @@ def test_learning_begins_with_the_probabilities_that_acting_had(
 def test_the_filter_follows_only_after_the_batch_it_acted_on_was_learned() -> None:
     env = Continuous(8)
     policy, hasty = (make(env, normalize_obs=True, log_std=-3.0) for _ in range(2))
-    hasty._observe(play(env, hasty))
+    hasty.observe(hasty.observed(play(env, hasty)))
     batch = play(env, policy)
     assert hasty.learn(batch, ONCE).metrics["kl"] > 1e-6
     for _ in range(3):

@@ -91,6 +91,10 @@ class RunConfig(Config):
     def check(self) -> None:
         if self.env_processes > self.envs:
             raise ConfigError(f"--env-processes is {self.env_processes}, expected at most --envs, which is {self.envs}")
+        if self.optimizer == "multi_device" and self.envs < self.learners:
+            raise ConfigError(
+                f"--learners is {self.learners}, expected at most --envs, which is {self.envs}: they share them"
+            )
         if self.optimizer in NEED_WORKERS and not self.workers:
             raise ConfigError(f"--workers is 0, expected at least 1: with --optimizer {self.optimizer} workers play")
 
