@@ -20,6 +20,7 @@ from podium.envs.check import check
 from podium.envs.make import EnvSpec, describe, spaces_of
 from podium.evaluation.sample import Report
 from podium.optimizers import meter
+from podium.planning.plan import check_at_once, check_on_engine, check_sample
 from podium.run.callbacks import Callback
 from podium.run.folder import RunFolder
 from podium.run.progress import Progress
@@ -56,7 +57,10 @@ class Counters:
 
 
 class Run:
-    """One run in its folder. `train` takes it from where it stands to its end; `close` ends its envs and processes."""
+    """One run in its folder. `train` takes it from where it stands to its end; `close` ends its envs and processes.
+
+    What can't run is refused before anything is made. `config` has a number of workers also where it was left open.
+    """
 
     def __init__(
         self,
@@ -74,12 +78,15 @@ class Run:
         self._best: dict[str, Any] | None = None
         self._processes: list[dict[str, Any]] = []
         self._show_progress = show_progress
+        check_at_once(config)
         check(env, config.seed)
         self.spaces = spaces_of(env)
+        check_sample(algorithm, env, config, self.spaces)
         self._env_actions = spaces_of(replace(env, rescale_actions=False))[1] if env.rescale_actions else self.spaces[1]
         self.engine = start(config.engine, config.address)
         try:
-            self.optimizer = algorithm.build(config, Setup(self.engine, env, *self.spaces))
+            self.config = check_on_engine(algorithm, env, config, self.spaces)
+            self.optimizer = algorithm.build(self.config, Setup(self.engine, env, *self.spaces))
         except BaseException:
             self.engine.close()
             raise
@@ -176,7 +183,7 @@ class Run:
         return row, self._stop_reason("callback" if any(asked) else None)
 
     def _row(self, step: Report, seconds: float) -> dict[str, Any]:
-        counters, shares = self.counters, meter.shares(step, seconds)
+        counters, shares = self.counters, meter.shares(step, seconds, self.engine.apart)
         return {
             "env_steps": counters.env_steps,
             "frames": counters.env_steps,

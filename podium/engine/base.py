@@ -17,6 +17,9 @@ class Resources:
     gpus: float = 0.0
     memory_bytes: int = 0
 
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(self.cpus + other.cpus, self.gpus + other.gpus, self.memory_bytes + other.memory_bytes)
+
     def __bool__(self) -> bool:
         return bool(self.cpus or self.gpus or self.memory_bytes)
 
@@ -59,8 +62,15 @@ class Engine(Protocol):
     """`local` runs in this process, eagerly and in order; others run elsewhere, with the same results.
 
     `get` fetches values, `check` only raises what a finished call raised, and leaves the value where it is. An engine
-    can be sent to a spawned object, which then spawns in the same place: `child` says for how much.
+    can be sent to a spawned object, which then spawns in the same place: `child` says for how much. Where `apart` holds,
+    spawned objects run beside each other.
     """
+
+    @property
+    def apart(self) -> bool: ...
+    def device(self, name: str, place: int) -> str:
+        """What the device of a learner is called where that lives; several have places from 0."""
+        ...
 
     def spawn(
         self, factory: Callable[..., Any], *args: Any, name: str = "", resources: Resources = ..., **kwargs: Any

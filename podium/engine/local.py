@@ -88,10 +88,16 @@ class LocalEngine:
     """Everything in this process. `strict` pickles every argument and result, so that an alias which a cluster would
     break, or a value it could not send, shows here."""
 
+    apart = False
+
     def __init__(self, strict: bool = False) -> None:
         self._strict = strict
         self._copy = _through_pickle if strict else _as_it_is
         self._handles: list[LocalHandle] = []
+
+    def device(self, name: str, place: int) -> str:
+        """All of them are here, by their numbers."""
+        return f"cuda:{place}" if name == "cuda" and place else name
 
     def spawn(
         self,

@@ -172,6 +172,8 @@ class RayEngine:
     """Ray, attached to the cluster at `address`, or started here and then ended by `close`. Within a process that is part
     of a cluster already, it uses that one."""
 
+    apart = True
+
     def __init__(
         self, address: str | None = None, num_cpus: int | None = None, reserved: PlacementGroup | None = None
     ) -> None:
@@ -182,6 +184,12 @@ class RayEngine:
         if self._started:
             _attach(address) if address is not None else _start(num_cpus)
         self._host = ray.remote(Host)
+
+    def device(self, name: str, place: int) -> str:
+        """Each object sees the GPU that it reserves as its only one."""
+        if name == "auto":
+            return "cuda" if ray.cluster_resources().get("GPU", 0) > place else "cpu"
+        return "cuda" if name.startswith("cuda") else name
 
     def spawn(
         self,

@@ -156,7 +156,8 @@ class TorchPolicy:
     ) -> None:
         self.config = config
         self.observation_space, self.action_space = observation_space, action_space
-        torch.set_num_threads(getattr(config, "threads", 1))
+        self._threads = getattr(config, "threads", 1)
+        torch.set_num_threads(self._threads)
         self.device = device(getattr(config, "device", "cpu"))
         self.family: Family = family_for(action_space, getattr(config, "squash", False))
         self._loss, self._postprocess, self._targets = loss, postprocess, targets
@@ -279,6 +280,8 @@ class TorchPolicy:
 
     def _ready(self, batch: Batch | Loaded, now: SimpleNamespace) -> Loaded:
         """The batch on the device, with what the current policy makes of it."""
+        if torch.get_num_threads() != self._threads:  # another policy of this process has its own
+            torch.set_num_threads(self._threads)
         loaded = batch if isinstance(batch, Loaded) else Loaded(batch, self.device, self.model.recurrent)
         if self._targets is not None:
             loaded.add(self._targets(self, loaded.batch, now, *self._evaluated(loaded)))

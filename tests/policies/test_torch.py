@@ -307,9 +307,10 @@ def test_the_reduced_gradient_is_what_is_applied() -> None:
     expected, before = policy.gradients(batch, ONCE)[0], flat(policy)
     nothing = Nothing()
     policy.learn(batch, ONCE, reduce=nothing)
-    assert len(nothing.seen) == 1 and nothing.seen[0].dtype == np.float32
+    width, gradient = nothing.seen  # first they agree on how many steps to take
+    assert width.tolist() == [4.0, 1.0] and gradient.dtype == np.float32
     weighed = np.append(expected * np.float32(48), np.float32(48))
-    assert np.array_equal(nothing.seen[0], weighed) and np.array_equal(flat(policy), before)
+    assert np.array_equal(gradient, weighed) and np.array_equal(flat(policy), before)
 
 
 def test_reducing_to_the_mean_of_halves_is_the_step_on_the_whole() -> None:

@@ -32,16 +32,27 @@ class Parts:
     policy: Callable[..., Policy]
     sgd: SgdPlan
 
-    def learner(self, plays: bool = False, place: int = 0, device: str | None = None) -> Handle:
-        """An evaluator that learns, and plays only if it is told to; its device may be another than the settings'."""
-        config = self.config if device is None else self.config.replace(device=device)
-        return self._spawn(config, 0, 0, plays, f"learner-{place}", Resources())
+    def learner(self, plays: bool = False, place: int = 0) -> Handle:
+        """An evaluator that learns on the device of its place, and plays only if it is told to."""
+        config = self._on_device(place)
+        return self._spawn(config, 0, 0, plays, f"learner-{place}", _gpu(config.device))
+
+    def rank(self, index: int, replaced: int) -> Handle:
+        """An evaluator that plays and learns."""
+        config = self._on_device(index - 1)
+        return self._spawn(config, index, replaced, True, f"worker-{index}", self._reserved() + _gpu(config.device))
 
     def worker(self, index: int, replaced: int) -> Handle:
-        """An evaluator that plays; they count from 1."""
+        """An evaluator that plays, with one compute thread and, unless it reserves a GPU, on the processor."""
+        config = self.config.replace(threads=1, device="cuda" if self.config.gpus_per_worker else "cpu")
+        return self._spawn(config, index, replaced, True, f"worker-{index}", self._reserved())
+
+    def _on_device(self, place: int) -> Any:
+        return self.config.replace(device=self.setup.engine.device(self.config.device, place))
+
+    def _reserved(self) -> Resources:
         config = self.config
-        resources = Resources(config.cpus_per_worker, config.gpus_per_worker, int(config.memory_per_worker * GIB))
-        return self._spawn(config, index, replaced, True, f"worker-{index}", resources)
+        return Resources(config.cpus_per_worker, config.gpus_per_worker, int(config.memory_per_worker * GIB))
 
     def _spawn(self, config: Any, index: int, replaced: int, plays: bool, name: str, resources: Resources) -> Handle:
         setup = self.setup
@@ -59,12 +70,12 @@ class Parts:
             resources=resources,
         )
 
-    def workers(self) -> Pool:
-        """The evaluators that play beside the learner."""
+    def workers(self, learning: bool = False) -> Pool:
+        """The evaluators that play beside the learner, or learn too."""
         config = self.config
         return Pool(
             self.setup.engine,
-            self.worker,
+            self.rank if learning else self.worker,
             config.workers,
             max_failures=config.max_failures,
             time_limit=config.worker_timeout,
@@ -81,19 +92,22 @@ class Parts:
         return not self.config.workers
 
 
+def _gpu(device: str) -> Resources:
+    return Resources(gpus=1.0) if device.startswith("cuda") else Resources()
+
+
 def sync_samples(parts: Parts) -> Optimizer:
     learner = parts.learner(plays=parts.learner_plays)
     return SyncSamples(parts.setup.engine, learner, parts.samplers(learner), parts.config.fragment, parts.sgd)
 
 
 def allreduce(parts: Parts) -> Optimizer:
-    return AllReduce(parts.setup.engine, parts.workers(), parts.config.fragment, parts.sgd)
+    return AllReduce(parts.setup.engine, parts.workers(learning=True), parts.config.fragment, parts.sgd)
 
 
 def multi_device(parts: Parts) -> Optimizer:
     config = parts.config
-    devices = [f"cuda:{i}" if config.device == "cuda" else config.device for i in range(config.learners)]
-    learners = [parts.learner(parts.learner_plays and i == 0, i, device) for i, device in enumerate(devices)]
+    learners = [parts.learner(parts.learner_plays and place == 0, place) for place in range(config.learners)]
     samplers = parts.samplers(learners[0])
     memory = None if config.device_memory is None else int(config.device_memory * GIB)
     return MultiDevice(parts.setup.engine, learners, samplers, config.fragment, parts.sgd, memory)
