@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from podium.api import Result as Result
     from podium.api import evaluate as evaluate
     from podium.api import load as load
+    from podium.api import plan as plan
     from podium.api import resume as resume
     from podium.api import train as train
     from podium.core.batch import Batch as Batch
@@ -39,6 +40,7 @@ _HOMES = {
     "advantages": "podium.algorithms.common.on_policy",
     "evaluate": "podium.api",
     "load": "podium.api",
+    "plan": "podium.api",
     "on_policy": "podium.algorithms.common.on_policy",
     "resume": "podium.api",
     "setting": "podium.core.config",

@@ -17,6 +17,7 @@ USAGE = f"""Podium {__version__}: distributed reinforcement learning
   podium train ALGO ENV [--SETTING VALUE ...]   train; `podium train ALGO --help` shows its settings
   podium resume DIR [--steps N]                 go on with a run
   podium evaluate DIR [--episodes N]            play with a trained policy; --video FILE films it
+  podium plan ALGO ENV [--SETTING VALUE ...]    what train would run, what it takes up, how fast it goes
   podium plot DIR|FILE... [--out PNG]           draw learning curves or benchmark reports
   podium list [algorithms|envs|runs]            what there is
   podium bench sampling|learning                measure speed against the bare loop and Stable-Baselines3
@@ -105,9 +106,7 @@ def _train(words: list[str]) -> int:
         return 0
     from podium.runs import TrainRequest, train_command
 
-    if len(names) > 2:
-        raise UsageError(f"unexpected argument {names[2]!r}, expected `podium train ALGO ENV` and flags")
-    algo, env = [*names, None, None][:2]
+    algo, env = _algo_env("train", names)
     request = TrainRequest(
         algo=algo,
         env=env,
@@ -123,6 +122,39 @@ def _train(words: list[str]) -> int:
         flags=[flag for action in parser._actions for flag in action.option_strings],
     )
     return train_command(request, own.json)
+
+
+def _plan(words: list[str]) -> int:
+    parser = Parser(prog="podium plan", add_help=False, allow_abbrev=False)
+    parser.add_argument("--preset", action=Once)
+    parser.add_argument("--env-arg", action="append", default=[])
+    for name in ("--json", "--help", "-h"):
+        parser.add_argument(name, action="store_true")
+    own, others = parser.parse_known_args(words)
+    if own.help or own.h:
+        print(PLAN_HELP)
+        return 0
+    names, settings = _split_settings(others)
+    from podium.runs import TrainRequest, plan_command
+
+    algo, env = _algo_env("plan", names)
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    request = TrainRequest(algo, env, settings, _env_args(own.env_arg), preset=own.preset, flags=flags)
+    return plan_command(request, own.json)
+
+
+PLAN_HELP = """podium plan ALGO ENV [--SETTING VALUE ...] [--preset NAME] [--env-arg K=V] [--json]
+
+What `podium train` with the same settings would run: processes, cores, GPUs, memory, bytes on the way, the expected
+bottleneck and env steps per second from a measurement of a second or so, how it resumes, and the --workers and --envs
+that suit this machine. What can't run is refused, here as by train. `podium train ALGO --help` lists the settings."""
+
+
+def _algo_env(command: str, names: Sequence[str]) -> tuple[str | None, str | None]:
+    if len(names) > 2:
+        raise UsageError(f"unexpected argument {names[2]!r}, expected `podium {command} ALGO ENV` and flags")
+    algo, env = [*names, None, None][:2]
+    return algo, env
 
 
 def _split_settings(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -280,6 +312,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "resume": _resume,
     "evaluate": _evaluate,
+    "plan": _plan,
     "plot": _plot,
     "list": _list,
     "bench": _bench,

@@ -30,6 +30,9 @@ from podium.run.tensorboard import TensorBoard
 KEEP_EVERY_S = 2.0
 """How old the state may become that is kept in memory, for a signal or an error in the middle of an iteration."""
 
+TELL_EVERY_S = 0.5
+"""How far processes.json may be behind."""
+
 KEEP_SHARE = 50.0
 """Keeping it takes at most one part in so many of the time."""
 
@@ -132,6 +135,7 @@ class Run:
     def _iterate(self, signals: Signals) -> str:
         """Iterate until there is a reason to stop; a run that was killed after its last iteration has one already."""
         before, keep_after = self._kept()
+        tell_after = perf_counter()
         stopped_by = self._stop_reason(None)
         while stopped_by is None:
             try:
@@ -150,7 +154,9 @@ class Run:
                 self._save(restart=True)
             if perf_counter() > keep_after:
                 before, keep_after = self._kept()
+            if perf_counter() > tell_after:
                 self._write_processes()
+                tell_after = perf_counter() + TELL_EVERY_S
         return stopped_by
 
     def _kept(self) -> tuple[dict[str, Any], float]:

@@ -113,6 +113,7 @@ def understand(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(cli, "Parser", Stopping)
     monkeypatch.setattr(runs, "train_command", stop)
+    monkeypatch.setattr(runs, "plan_command", stop)
 
     def check(line: str) -> None:
         _, *words = shlex.split(line)
@@ -199,7 +200,7 @@ def test_every_flag_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     documented = {
         word for line in (ROOT / "docs/commands.md").read_text().splitlines() for word in re.findall(r"--[\w-]+", line)
     }
-    lines = ["train --help", "resume x", "evaluate x", "plot x", "list", "bench sampling", "bench learning", "verify"]
+    lines = ["train --help", "plan --help", "resume x", "evaluate x", "plot x", "list", "bench sampling", "bench learning", "verify"]
     for line in lines:
         try:
             cli._dispatch(line.split())

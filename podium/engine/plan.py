@@ -47,8 +47,9 @@ def check_workers(workers: int, each: Resources, machine: Machine) -> None:
         raise UsageError(f"--gpus-per-worker is {each.gpus:g}, expected a share of one GPU or a whole number")
 
 
-def check_device(device: str, learners: int, machine: Machine) -> None:
-    """Refuse CUDA devices that aren't there; `learners` take one each where no single one is named."""
+def check_device(device: str, learners: int, machine: Machine, flag: str = "--learners") -> None:
+    """Refuse CUDA devices that aren't there; `learners`, of which `flag` says how many, take one each where no single one
+    is named."""
     kind, _, place = device.partition(":")
     if kind != "cuda" or (place and not place.isdigit()):
         return
@@ -57,8 +58,17 @@ def check_device(device: str, learners: int, machine: Machine) -> None:
         return
     there = f"there {_are(machine.gpus, 'GPU')}"
     if not place and learners > 1:
-        raise UsageError(f"--learners {learners} with --device cuda asks for {learners} GPUs, {there}")
+        raise UsageError(f"{flag} {learners} with --device cuda asks for {learners} GPUs, {there}")
     raise UsageError(f"--device {device} is not available here, expected cpu, auto or a present cuda device: {there}")
+
+
+def check_gpus(learning: int, reserved: float, machine: Machine) -> None:
+    """Refuse learners and workers that together ask for more GPUs than there are: on Ray each has its own."""
+    if learning + reserved > machine.gpus:
+        raise UsageError(
+            f"learning takes {count(learning, 'GPU')} and --gpus-per-worker {reserved:g} more in all, "
+            f"there {_are(machine.gpus, 'GPU')}"
+        )
 
 
 def most_workers(each: Resources, machine: Machine) -> int | None:

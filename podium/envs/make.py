@@ -44,7 +44,7 @@ def make(spec: EnvSpec, n: int, render: bool = False) -> VectorEnv:
         raise UsageError(f"a time limit of {spec.time_limit} steps, expected at least 1")
     env = _bare(drawing(spec) if render else spec, n)
     try:
-        return _wrapped(spec, env)
+        return wrapped(spec, env)
     except BaseException:
         env.close()
         raise
@@ -76,7 +76,8 @@ def _bare(spec: EnvSpec, n: int) -> VectorEnv:
     return SyncVector([source.make] * n, describe(spec))
 
 
-def _wrapped(spec: EnvSpec, env: VectorEnv) -> VectorEnv:
+def wrapped(spec: EnvSpec, env: VectorEnv) -> VectorEnv:
+    """The vector with what the spec puts around it."""
     from podium.envs.wrappers import FrameStack, RescaleActions
 
     if spec.rescale_actions:

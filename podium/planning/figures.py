@@ -1,0 +1,229 @@
+"""From settings, a measurement and a machine to figures: time, memory, bytes on the way. Arithmetic alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podium.algorithms.common.base import RunConfig
+from podium.algorithms.common.on_policy import sgd
+from podium.engine.plan import Machine
+from podium.planning.layout import RAY, learners, ordered, players, roles, shards, workers
+from podium.planning.measure import Measured
+
+CALL_S = 0.001
+ASYNC_CALL_S = 0.0002
+STORE_BYTES_PER_S = 4e8
+"""What a call of an actor that is waited for, one of many under way, and a fetch from the object store cost with Ray
+2.60 on one machine."""
+
+RAY_PROCESS_BYTES = 60 << 20
+"""What Ray adds to a process that runs in it."""
+
+ENV_PROCESS_BYTES = 40 << 20
+"""A process that steps envs and has no torch in it."""
+
+STAGES = ("env", "inference", "learning", "transport")
+GRADIENT_OPTIMIZERS = ("async_gradients", "parameter_server")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one iteration: through the object store, and, beside it, among those who average their gradients."""
+
+    samples: int = 0
+    weights: int = 0
+    gradients: int = 0
+    reduced: int = 0
+    calls: int = 0
+
+    @property
+    def stored(self) -> int:
+        return self.samples + self.weights + self.gradients
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One iteration: its env steps, its seconds, the part of each stage (stages that overlap add up to more), and the
+    stage that limits it."""
+
+    env_steps: int
+    seconds: float
+    parts: dict[str, float]
+    bottleneck: str
+
+    @property
+    def env_steps_per_s(self) -> float:
+        return self.env_steps / self.seconds
+
+    @property
+    def iterations_per_s(self) -> float:
+        return 1.0 / self.seconds
+
+
+def _prediction(config: RunConfig, parts: dict[str, float]) -> Prediction:
+    """Of stages that wait for each other."""
+    steps = fragments(config) * config.envs * config.fragment
+    return Prediction(steps, sum(parts.values()), parts, _greatest(parts))
+
+
+def _greatest(parts: dict[str, float]) -> str:
+    return max(parts, key=lambda stage: parts[stage])
+
+
+def predict(config: RunConfig, measured: Measured, machine: Machine) -> Prediction:
+    """How long an iteration takes."""
+    if config.engine == "local":
+        return _one_after_the_other(config, measured)
+    return _in_step(config, measured, machine) if ordered(config) else _overlapping(config, measured, machine)
+
+
+def fragments(config: RunConfig) -> int:
+    """How many fragments an iteration takes: one of everybody who plays, or as many as come."""
+    if ordered(config):
+        return players(config)
+    return config.samples if config.optimizer == "async_samples" else 1
+
+
+def _playing(config: RunConfig, measured: Measured) -> dict[str, float]:
+    """The seconds of one evaluator's part of an iteration, by stage."""
+    parts = {"env": measured.env_s * config.fragment, "inference": measured.inference_s * config.fragment}
+    learns = config.optimizer == "allreduce" or config.optimizer in GRADIENT_OPTIMIZERS
+    return {**parts, "learning": _passes(config, measured, 1) if learns else 0.0}
+
+
+def _learning(config: RunConfig, measured: Measured) -> float:
+    """The learner's seconds of an iteration, on a device of its own each if there are several."""
+    if config.optimizer == "allreduce" or config.optimizer in GRADIENT_OPTIMIZERS:
+        return 0.0
+    return _passes(config, measured, fragments(config)) / max(learners(config), 1)
+
+
+def _passes(config: RunConfig, measured: Measured, count: int) -> float:
+    """Seconds to go over the rows of `count` fragments."""
+    epochs = 1 if config.optimizer in GRADIENT_OPTIMIZERS else sgd(config, 0.0, 0).epochs
+    return measured.learn_row_s * count * config.envs * config.fragment * epochs
+
+
+def _one_after_the_other(config: RunConfig, measured: Measured) -> Prediction:
+    """Everything in one process: whoever is many takes as many times as long."""
+    count = fragments(config)
+    playing = {stage: seconds * count for stage, seconds in _playing(config, measured).items()}
+    learning = _learning(config, measured) * max(learners(config), 1)
+    parts = {**playing, "learning": playing["learning"] + learning, "transport": 0.0}
+    return _prediction(config, parts)
+
+
+def _in_step(config: RunConfig, measured: Measured, machine: Machine) -> Prediction:
+    """Workers side by side as far as there are cores, then the learner."""
+    playing = _playing(config, measured)
+    crowd = max(1.0, players(config) * measured.busy / machine.cores)
+    parts = {stage: seconds * crowd for stage, seconds in playing.items()}
+    side_by_side = max(learners(config), 1)
+    if not config.device.startswith("cuda"):
+        side_by_side = min(side_by_side, max(int(machine.cores / config.threads), 1))
+    parts["learning"] += _learning(config, measured) * max(learners(config), 1) / side_by_side
+    bytes_ = traffic(config, measured)
+    parts["transport"] = bytes_.calls * CALL_S + bytes_.stored / STORE_BYTES_PER_S
+    return _prediction(config, parts)
+
+
+def _overlapping(config: RunConfig, measured: Measured, machine: Machine) -> Prediction:
+    """The slowest of those who don't wait for each other: the workers, the learner, the object store with the
+    controller, the cores."""
+    count, learning, bytes_ = fragments(config), _learning(config, measured), traffic(config, measured)
+    playing = {stage: seconds * count for stage, seconds in _playing(config, measured).items()}
+    cycle = {**playing, "transport": count * CALL_S}  # a worker waits for its next call
+    on_cores = {**playing, "env": playing["env"] * measured.env_busy}
+    on_cores["learning"] += learning * config.threads
+    transport = bytes_.calls * ASYNC_CALL_S + bytes_.stored / STORE_BYTES_PER_S
+    limits = [
+        (sum(cycle.values()) / workers(config), _greatest(cycle)),
+        (learning, "learning"),
+        (transport, "transport"),
+        (sum(on_cores.values()) / machine.cores, _greatest(on_cores)),
+    ]
+    seconds, limit = max(limits)
+    parts = {stage: spent / workers(config) for stage, spent in playing.items()}
+    parts = {**parts, "learning": parts["learning"] + learning, "transport": transport}
+    return Prediction(count * config.envs * config.fragment, seconds, parts, limit)
+
+
+# --- bytes ---
+
+
+def sample_bytes(config: RunConfig, measured: Measured) -> int:
+    """What one fragment of one evaluator comes to, but for the observations that end episodes."""
+    return config.envs * (config.fragment * measured.row_bytes + measured.edge_bytes)
+
+
+def traffic(config: RunConfig, measured: Measured) -> Traffic:
+    """What goes between processes in an iteration; between the parts of one process nothing does."""
+    if config.engine == "local":
+        return Traffic()
+    count, gradient = fragments(config), 4 * measured.parameters
+    if config.optimizer == "allreduce":
+        return Traffic(reduced=_gradient_steps(config, 1) * gradient * workers(config), calls=1)
+    if config.optimizer == "parameter_server":
+        updates = 1 if config.synchronous else count
+        beside = measured.weight_bytes - gradient
+        return Traffic(0, updates * gradient + beside, count * gradient, 0, 3 + shards(config))
+    if config.optimizer == "async_gradients":
+        return Traffic(0, measured.weight_bytes, gradient, 0, 3)
+    reduced = 0
+    if config.optimizer == "multi_device":
+        steps = max(_gradient_steps(config, count) // config.learners, 1)
+        reduced = steps * gradient * config.learners
+    return Traffic(count * sample_bytes(config, measured), measured.weight_bytes, 0, reduced, 3)
+
+
+def _gradient_steps(config: RunConfig, count: int) -> int:
+    how = sgd(config, 0.0, 0)
+    rows = count * config.envs * config.fragment
+    return how.epochs * (1 if how.minibatch is None else max(1, round(rows / how.minibatch)))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by what they are for; a holder is an evaluator or, together, the shards."""
+
+    parameters: int
+    optimizer: int
+    holders: int
+    sample: int
+    samples: int
+    queue: int
+    processes: int
+    total: int
+
+
+def memory(config: RunConfig, measured: Measured) -> Memory:
+    """What the run takes up, wherever its processes are."""
+    holders = learners(config) + workers(config) + (1 if shards(config) else 0)
+    state = 4 * measured.parameters + measured.optimizer_bytes
+    sample = sample_bytes(config, measured)
+    samples = 2 * players(config) * sample  # where it was played, and where it is learned on
+    queue = max(config.queue, config.samples) * sample if config.optimizer == "async_samples" else 0
+    processes = measured.process_bytes
+    for role in roles(config):
+        if role.runs_in == RAY:
+            processes += role.count * (measured.process_bytes + RAY_PROCESS_BYTES)
+        elif role.role.endswith("env"):
+            processes += role.count * ENV_PROCESS_BYTES
+    total = processes + holders * state + samples + queue
+    return Memory(4 * measured.parameters, measured.optimizer_bytes, holders, sample, samples, queue, processes, total)
+
+
+def checkpoint_bytes(config: RunConfig, measured: Measured) -> int:
+    """About what a checkpoint takes on disk: the state of everyone whose state goes into it, but for the envs'."""
+    state = 4 * measured.parameters + measured.optimizer_bytes
+    others = workers(config) - (config.optimizer == "allreduce") if ordered(config) else 0
+    return state * (1 + others + (1 if shards(config) else 0))
+
+
+def busy_cores(config: RunConfig, measured: Measured, machine: Machine) -> float:
+    """Cores that have something to do at the busiest moment."""
+    if config.engine == "local":
+        return min(max(measured.busy, float(config.threads)), machine.cores)
+    playing = players(config) * measured.busy
+    learning = learners(config) * config.threads if not config.device.startswith("cuda") else learners(config)
+    return min(max(playing, learning) if ordered(config) else playing + learning, machine.cores)
