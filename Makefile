@@ -17,7 +17,7 @@ help:
 	@echo "make test          lint, then every test"
 	@echo "make lint          ruff, mypy, and who may import whom"
 	@echo "make verify-quick  the learning targets in short; make verify: all of them"
-	@echo "make bench         sampling and learning throughput beside the bare loops"
+	@echo "make bench         sampling, learning, controller, scaling and shards beside what bounds them"
 	@echo "make clean         remove caches, builds and the demo's run; $(VENV) stays"
 
 install: $(STAMP)
@@ -43,6 +43,9 @@ verify-quick: install
 bench: install
 	$(BIN)/podium bench sampling
 	$(BIN)/podium bench learning
+	$(BIN)/podium bench controller
+	$(BIN)/podium bench scaling
+	$(BIN)/podium bench shards
 
 clean:
 	rm -rf build dist runs/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache MUJOCO_LOG.TXT

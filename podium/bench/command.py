@@ -13,9 +13,12 @@ HELP = """podium bench NAME [--rounds N] [--seconds S] [--out FILE.json] [--json
 
   sampling   env steps per second of one evaluator; --env NAME --envs N measures another env
   learning   env steps per second of whole PPO training on CartPole-v1
+  controller calls per second of the controller on Ray, with workers that do nothing; --workers N
+  scaling    env steps per second against workers on Ray, with an env that sleeps; --workers 1,8,64
+  shards     what a parameter server moves, against its shards; --shards 1,2,4,8
 
-Each measures Podium, the bare loop without it and, where it is installed, Stable-Baselines3, in alternation. It prints
-a table, writes the report as JSON and draws it beside."""
+Each measures Podium and what it is held against (the bare loop without it, where it is installed Stable-Baselines3, a
+straight line, a plain copy) in alternation. It prints a table, writes the report as JSON and draws it beside."""
 
 Words = Sequence[str]
 
@@ -62,10 +65,64 @@ def _learning(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
     return 0
 
 
-def _parser(name: str, what: str, parser_class: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+def _controller(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
+    parser = _parser("controller", "Calls per second of the controller on Ray.", parser_class)
+    parser.add_argument("--workers", type=_count, default=2, metavar="N", help="samplers that do nothing; 2")
+    own = parser.parse_args(words[1:])
+    from podium.bench import controller
+    from podium.bench.report import Report, check_out, publish
+
+    check_out(own.out)
+    report = Report("bench-controller", words)
+    controller.run(report, own.workers, own.rounds, own.seconds)
+    publish(report, own.out, own.json)
+    return 0
+
+
+def _scaling(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
+    what = "Env steps per second against the number of workers on Ray."
+    parser = _parser("scaling", what, parser_class, rounds=1, seconds=4)
+    default = "1,2,4,8,16,32,64"
+    parser.add_argument("--workers", type=_counts, default=_counts(default), metavar="N,N", help=f"how many; {default}")
+    parser.add_argument("--ms", type=_milliseconds, default=50.0, metavar="MS", help="a step of the env takes this; 50")
+    own = parser.parse_args(words[1:])
+    from podium.bench import scaling
+    from podium.bench.report import Report, check_out, publish
+
+    check_out(own.out)
+    report = Report("bench-scaling", words)
+    scaling.run(report, own.workers, own.ms, own.rounds, own.seconds)
+    publish(report, own.out, own.json)
+    return 0
+
+
+def _shards(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
+    parser = _parser("shards", "What a parameter server moves, against the number of shards.", parser_class, rounds=3)
+    parser.add_argument("--shards", type=_counts, default=_counts("1,2,4,8"), metavar="N,N", help="how many; 1,2,4,8")
+    parser.add_argument("--workers", type=_count, default=2, metavar="N", help="workers that push gradients; 2")
+    parser.add_argument("--parameters", type=_count, default=10**7, metavar="N", help="of the model; 10000000")
+    own = parser.parse_args(words[1:])
+    from podium.bench import shards
+    from podium.bench.report import Report, check_out, publish
+
+    check_out(own.out)
+    if max(own.shards) > own.parameters:
+        raise UsageError(f"--shards {max(own.shards)}, expected at most --parameters, which is {own.parameters}")
+    report = Report("bench-shards", words)
+    shards.run(report, own.shards, own.workers, own.parameters, own.rounds, own.seconds)
+    publish(report, own.out, own.json)
+    return 0
+
+
+def _parser(
+    name: str, what: str, parser_class: type[argparse.ArgumentParser], rounds: int = 9, seconds: float = 1.5
+) -> argparse.ArgumentParser:
     parser = parser_class(prog=f"podium bench {name}", description=what, allow_abbrev=False)
-    parser.add_argument("--rounds", type=_count, default=9, metavar="N", help="measurements of each contender; 9")
-    parser.add_argument("--seconds", type=_seconds, default=1.5, metavar="S", help="how long one measurement is; 1.5")
+    parser.add_argument(
+        "--rounds", type=_count, default=rounds, metavar="N", help=f"measurements of each contender; {rounds}"
+    )
+    takes = f"how long one measurement is; {seconds:g}"
+    parser.add_argument("--seconds", type=_seconds, default=seconds, metavar="S", help=takes)
     out = Path(f"bench-{name}.json")
     parser.add_argument("--out", type=Path, default=out, metavar="FILE", help=f"the report; {out}, its plot beside it")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, and nothing else, on stdout")
@@ -78,17 +135,29 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def _counts(text: str) -> list[int]:
+    """Whole numbers from 1 with commas between them, each once, from the least to the greatest."""
+    return sorted({_count(part) for part in text.split(",")})
+
+
+def _seconds(text: str, unit: str = "seconds") -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a number of {unit} above 0")
     return seconds
+
+
+def _milliseconds(text: str) -> float:
+    return _seconds(text, "milliseconds")
 
 
 BENCHMARKS: dict[str, Callable[[Words, type[argparse.ArgumentParser]], int]] = {
     "sampling": _sampling,
     "learning": _learning,
+    "controller": _controller,
+    "scaling": _scaling,
+    "shards": _shards,
 }

@@ -19,7 +19,8 @@ from podium.core.errors import UsageError
 from podium.run.folder import to_json, write_atomically
 
 OURS = "podium"
-PACKAGES = ("podium", "torch", "numpy", "gymnasium", "envpool", "stable_baselines3")
+KEYS = ("case", "contender", "axis", "x", "unit", "median", "runs", "ratio_to")
+PACKAGES = ("podium", "torch", "numpy", "gymnasium", "envpool", "stable_baselines3", "ray")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class Measured:
     case: str
     runs: Mapping[str, Sequence[float]]
     targets: Sequence[Target] = ()
+    unit: str = "steps/s"
+    point: Mapping[str, Any] = field(default_factory=dict)
+    """Where on an axis this is (`axis` its name, `x` the place), and what else was noted of Podium there."""
 
 
 @dataclass
@@ -70,7 +74,8 @@ def _rows(measured: Measured) -> list[dict[str, Any]]:
         {
             "case": measured.case,
             "contender": name,
-            "unit": "steps/s",
+            **(measured.point if name == OURS else _where(measured.point)),
+            "unit": measured.unit,
             "median": median(runs),
             "runs": list(runs),
             "ratio_to": {other: ratio(runs, theirs) for other, theirs in measured.runs.items() if other != name},
@@ -94,13 +99,22 @@ def _targets(measured: Measured) -> list[dict[str, Any]]:
         found.append(
             {
                 "case": measured.case,
-                "what": f"{OURS} / {target.against}",
+                "what": f"{OURS} / {target.against}{_place(measured.point)}",
                 "target": target.least,
                 "value": value,
                 "met": None if value is None else value >= target.least,
             }
         )
     return found
+
+
+def _where(point: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what was noted of Podium alone."""
+    return {key: value for key, value in point.items() if key in KEYS}
+
+
+def _place(point: Mapping[str, Any]) -> str:
+    return f" at {point['x']} {point['axis']}" if point else ""
 
 
 def machine() -> dict[str, Any]:
@@ -165,6 +179,7 @@ def _print(content: Mapping[str, Any]) -> None:
     rows = [
         {
             **row,
+            row.get("axis", ""): row.get("x"),
             row["unit"]: row["median"],
             "lowest": min(row["runs"]),
             "highest": max(row["runs"]),
@@ -172,8 +187,11 @@ def _print(content: Mapping[str, Any]) -> None:
         }
         for row in content["rows"]
     ]
+    first = content["rows"][0]
+    axis = [first["axis"]] if "axis" in first else []
+    noted = [key for key in first if key not in KEYS]
     others = dict.fromkeys(name for row in rows for name in row if name.startswith("to ") and name != f"to {OURS}")
-    table(rows, ["case", "contender", rows[0]["unit"], "lowest", "highest", *others])
+    table(rows, ["case", "contender", *axis, first["unit"], "lowest", "highest", *others, *noted])
     if content["targets"]:
         print()
         verdict = {True: "met", False: "missed", None: "not measured"}

@@ -10,6 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 
 
+BLOCK = 1 << 15
+"""Numbers that are updated at once: so many, with what is worked out on the way, stay in the processor's cache."""
+
+
 class Adam:
     """Adam (Kingma and Ba, 2015) over a vector, updated in place."""
 
@@ -22,11 +26,14 @@ class Adam:
         """One update of `vector` against the gradient."""
         first, second = self._betas
         self._steps += 1
-        self._mean += np.float32(1 - first) * (gradient - self._mean)
-        self._square += np.float32(1 - second) * (np.square(gradient) - self._square)
         bias = math.sqrt(1 - second**self._steps)
-        spread = np.sqrt(self._square) + np.float32(self._eps * bias)
-        vector -= np.float32(lr * bias / (1 - first**self._steps)) * self._mean / spread
+        size, eps = np.float32(lr * bias / (1 - first**self._steps)), np.float32(self._eps * bias)
+        for at in range(0, len(vector), BLOCK):
+            part = slice(at, at + BLOCK)
+            mean, square, slope = self._mean[part], self._square[part], gradient[part]
+            mean += np.float32(1 - first) * (slope - mean)
+            square += np.float32(1 - second) * (np.square(slope) - square)
+            vector[part] -= size * mean / (np.sqrt(square) + eps)
 
     def get_state(self) -> dict[str, Any]:
         return {"mean": self._mean.copy(), "square": self._square.copy(), "steps": self._steps}

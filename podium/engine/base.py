@@ -11,14 +11,18 @@ PATIENCE_S = 120.0
 
 @dataclass(frozen=True)
 class Resources:
-    """What a spawned object reserves; nothing by default, since a worker takes no exclusive core unless asked."""
+    """What a spawned object reserves; nothing by default, since a worker takes no exclusive core unless asked. `near`
+    asks for the machine of whoever spawns it, if that has the room: what holds the weights is not to be lost with
+    another one."""
 
     cpus: float = 0.0
     gpus: float = 0.0
     memory_bytes: int = 0
+    near: bool = False
 
     def __add__(self, other: Resources) -> Resources:
-        return Resources(self.cpus + other.cpus, self.gpus + other.gpus, self.memory_bytes + other.memory_bytes)
+        memory = self.memory_bytes + other.memory_bytes
+        return Resources(self.cpus + other.cpus, self.gpus + other.gpus, memory, self.near or other.near)
 
     def __bool__(self) -> bool:
         return bool(self.cpus or self.gpus or self.memory_bytes)

@@ -22,7 +22,7 @@ from ray._private import utils as ray_utils
 from ray._private import worker as ray_worker
 from ray._raylet import Config  # type: ignore[attr-defined]
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from podium.core.errors import ArgumentLost, CallTimedOut, GroupBroken, PodiumError, UsageError, WorkerDied
 from podium.engine.base import PATIENCE_S, Handle, Ref, Resources
@@ -127,6 +127,7 @@ class RayHandle:
 
     def __init__(self, actor: Any, name: str, ready: RayRef) -> None:
         self.actor, self.name, self.ready = actor, name, ready
+        self.processes: list[dict[str, Any]] | None = None
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> RayRef:
         called = self.actor.call.remote(method, *map(_top, args), **{k: _top(v) for k, v in kwargs.items()})
@@ -210,6 +211,10 @@ class RayEngine:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 self._reserved, placement_group_capture_child_tasks=True
             )
+        elif resources.near:
+            here = ray.get_runtime_context().get_node_id()
+            # What reserves nothing has room everywhere; Ray takes a soft wish lightly there.
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=bool(resources))
         actor = self._host.options(**options).remote()
         given = {key: _top(value) for key, value in kwargs.items()}
         name = name or f"ray-{len(self._handles)}"
@@ -268,11 +273,12 @@ class RayEngine:
         return RayGroup(self, handles, patience)
 
     def processes(self) -> list[dict[str, Any]]:
-        """This process, and those of the objects that have told theirs; nobody is waited for."""
+        """This process, and those of the objects that have told theirs; nobody is waited for, and each is asked once."""
         found: list[dict[str, Any]] = [{"role": "controller", "index": 0, "pid": os.getpid()}]
         for handle in self._handles:
-            if ray.wait([handle.ready.value], timeout=0)[0]:
-                found += self._processes_of(handle)
+            if handle.processes is None and ray.wait([handle.ready.value], timeout=0)[0]:
+                handle.processes = self._processes_of(handle)
+            found += handle.processes or []
         return found
 
     def _processes_of(self, handle: RayHandle) -> list[dict[str, Any]]:

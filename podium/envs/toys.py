@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
@@ -247,6 +249,21 @@ class Continuous(Toy):
         return -cost, np.zeros(self.n, bool), self.t >= self.length
 
 
+class Sleep(Constant):
+    """`Constant` whose step of all envs together takes `ms` milliseconds and no work: a slow simulator, or one that runs
+    elsewhere."""
+
+    def __init__(self, num_envs: int, ms: float = 20.0, length: int = 10, autoreset: Autoreset = "same") -> None:
+        super().__init__(num_envs, length, autoreset)
+        if not isinstance(ms, int | float) or isinstance(ms, bool) or not 0 <= ms < math.inf:
+            raise UsageError(f"ms is {ms!r}, expected a number of milliseconds from 0")
+        self.seconds = ms / 1000
+
+    def step(self, actions: np.ndarray) -> Stepped:
+        time.sleep(self.seconds)
+        return super().step(actions)
+
+
 def cartpole_hidden(num_envs: int, render_mode: str | None = None, length: int = 500) -> VectorEnv:
     """CartPole-v1 without the velocities: the cart's position and the pole's angle alone."""
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
@@ -278,5 +295,6 @@ TOYS: dict[str, Callable[..., VectorEnv]] = {
     "match": Match,
     "masked": Masked,
     "continuous": Continuous,
+    "sleep": Sleep,
     "cartpole-hidden": cartpole_hidden,
 }

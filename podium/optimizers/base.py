@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Protocol
 
-from podium.core.errors import GroupBroken
+from podium.core.errors import GroupBroken, WorkerDied
 from podium.engine.base import Engine, Handle, Ref
 from podium.engine.pool import Pool
 from podium.evaluation.sample import Report
@@ -67,9 +67,17 @@ def together(engine: Engine, refs: Sequence[Ref]) -> list[Any]:
 
 
 def states(engine: Engine, evaluators: Sequence[Handle | None], restart: bool) -> list[State | None]:
-    """Their states, asked for at once."""
+    """Their states, asked for at once; none for a worker that has just died, whom its pool will find and replace."""
     calls = [None if one is None else one.call("get_state", restart) for one in evaluators]
-    return [None if call is None else engine.get(call) for call in calls]
+    found: list[State | None] = []
+    for call in calls:
+        try:
+            found.append(None if call is None else engine.get(call))
+        except WorkerDied:
+            if not found:
+                raise  # the learner
+            found.append(None)
+    return found
 
 
 def restore(engine: Engine, evaluators: Sequence[Handle | None], saved: Sequence[State | None]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from podium.core.sgd import Adam, shrink
-from podium.engine.base import Engine, Handle, Ref
+from podium.engine.base import Engine, Handle, Ref, Resources
 from podium.engine.pool import Finished, Pool
 from podium.evaluation.sample import Report, merge_reports
 from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed
@@ -78,7 +78,9 @@ class ParameterServer:
         self.engine, self._learner, self.workers = engine, learner, workers
         self.fragment, self.sgd, self.rule, self.synchronous = fragment, sgd, rule, synchronous
         self.updates = 0
-        self.shards = [engine.spawn(Shard, eps, name=f"shard-{index}") for index in range(shards)]
+        self.shards = [
+            engine.spawn(Shard, eps, name=f"shard-{index}", resources=Resources(near=True)) for index in range(shards)
+        ]
         self._parts: Sequence[Ref] = []
         self._fill_shards()
 

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TITLES = {"bench-sampling": "Sampling throughput", "bench-learning": "Training throughput"}
+TITLES = {
+    "bench-sampling": "Sampling throughput",
+    "bench-learning": "Training throughput",
+    "bench-controller": "Calls of the controller on Ray",
+    "bench-scaling": "Scaling over workers",
+    "bench-shards": "Parameter server",
+}
 KEYS = ("case", "contender", "unit", "median")
 BAR_INCHES, CASE_INCHES, TITLE_INCHES = 0.36, 0.85, 0.6
 

@@ -1,4 +1,4 @@
-"""Plots as files: what the given files are decides between learning curves and bars of a benchmark."""
+"""Plots as files: what the given files are decides between learning curves and bars or lines of a benchmark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podium.core.errors import UsageError, did_you_mean
-from podium.run import bars, curves
+from podium.run import bars, curves, lines
 from podium.run.folder import RunFolder, read_rows
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def _draw_reports(files: Sequence[Path]) -> Figure:
         found = bars.read_rows(file, report)
         several = len(files) > 1
         rows += [{**row, "case": f"{row['case']} ({file.stem})"} if several else row for row in found]
+    if all("x" in row and "axis" in row for row in rows):
+        return lines.draw(bars.TITLES[kinds[0]], rows)
     return bars.draw(kinds[0], rows)
 
 

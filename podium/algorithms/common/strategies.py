@@ -35,7 +35,7 @@ class Parts:
     def learner(self, plays: bool = False, place: int = 0) -> Handle:
         """An evaluator that learns on the device of its place, and plays only if it is told to."""
         config = self._on_device(place)
-        return self._spawn(config, 0, 0, plays, f"learner-{place}", _gpu(config.device))
+        return self._spawn(config, 0, 0, plays, f"learner-{place}", _gpu(config.device) + Resources(near=True))
 
     def rank(self, index: int, replaced: int) -> Handle:
         """An evaluator that plays and learns."""
