@@ -200,7 +200,17 @@ def test_every_flag_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     documented = {
         word for line in (ROOT / "docs/commands.md").read_text().splitlines() for word in re.findall(r"--[\w-]+", line)
     }
-    lines = ["train --help", "plan --help", "resume x", "evaluate x", "plot x", "list", "bench sampling", "bench learning", "verify"]
+    lines = [
+        "train --help",
+        "plan --help",
+        "resume x",
+        "evaluate x",
+        "plot x",
+        "list",
+        "bench sampling",
+        "bench learning",
+        "verify",
+    ]
     for line in lines:
         try:
             cli._dispatch(line.split())

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-
 BLOCK = 1 << 15
 """Numbers that are updated at once: so many, with what is worked out on the way, stay in the processor's cache."""
 
