@@ -1,0 +1,90 @@
+"""A server that several threads ask: whoever completes a pass computes it for all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from podium.core.spaces import Columns
+from podium.serving.server import Function, InferenceServer, Reply, Request
+
+Deliver = Callable[[Reply], None]
+
+
+class Desk:
+    """Transports whose calls come in threads stand in front of it. No thread of its own computes: the one that makes a
+    pass due does, so that nothing is handed over. Where passes fall due by waiting alone, a timer looks after them."""
+
+    def __init__(self, server: InferenceServer) -> None:
+        self.server = server
+        self._queue = threading.Lock()
+        self._computing = threading.Lock()
+        self._waiting: list[Request] = []
+        self._closed = False
+        self._changed = threading.Condition(self._queue)
+        waits = server.max_wait_s is not None and server.max_wait_s > 0
+        self._timer = threading.Thread(target=self._watch, name="inference-deadlines", daemon=True) if waits else None
+        if self._timer is not None:
+            self._timer.start()
+
+    def submit(self, columns: Columns, rows: int, kind: str, deliver: Deliver) -> None:
+        """Ask; `deliver` is called with the reply, here or in another caller's thread."""
+        with self._queue:
+            self._waiting.append(Request(columns, rows, kind, deliver, monotonic()))
+            if self._timer is not None:
+                self._changed.notify()
+        self.serve()
+
+    def ask(self, columns: Columns, rows: int, kind: str = "act", timeout: float | None = None) -> Reply | None:
+        """Ask and wait for the reply; None if it doesn't come in time."""
+        found: list[Reply] = []
+        answered = threading.Event()
+
+        def deliver(reply: Reply) -> None:
+            found.append(reply)
+            answered.set()
+
+        self.submit(columns, rows, kind, deliver)
+        return found[0] if answered.wait(timeout) else None
+
+    def serve(self) -> None:
+        """Answer what is due, unless somebody is at it, who then sees to this as well."""
+        while self._waiting and self._computing.acquire(blocking=False):
+            try:
+                replies = self._poll()
+            finally:
+                self._computing.release()
+            for reply in replies:
+                reply.tag(reply)
+
+    def swap(self, functions: Mapping[str, Function], version: int) -> None:
+        """Answer with other functions from the next pass on."""
+        with self._computing:
+            self.server.swap(functions, version)
+
+    def _poll(self) -> list[Reply]:
+        with self._queue:
+            new, self._waiting = self._waiting, []
+        for request in new:
+            self.server.submit(request)
+        return self.server.poll(monotonic(), monotonic)
+
+    def _watch(self) -> None:
+        while not self._closed:
+            with self._computing:
+                replies = self._poll()
+                deadline = self.server.deadline()
+            for reply in replies:
+                reply.tag(reply)
+            with self._queue:
+                if not self._waiting and not self._closed:
+                    self._changed.wait(None if deadline is None else max(deadline - monotonic(), 0.0))
+
+    def close(self) -> None:
+        """No more is answered."""
+        with self._queue:
+            self._closed = True
+            self._changed.notify()
+        if self._timer is not None:
+            self._timer.join()
