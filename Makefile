@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint verify verify-quick bench clean
+.PHONY: help install demo test lint verify verify-quick bench protocol clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,6 +18,7 @@ help:
 	@echo "make lint          ruff, mypy, and who may import whom"
 	@echo "make verify-quick  the learning targets in short; make verify: all of them"
 	@echo "make bench         sampling, learning, controller, scaling and shards beside what bounds them"
+	@echo "make protocol      Python's messages anew from podium/serving/protocol/podium.proto"
 	@echo "make clean         remove caches, builds and the demo's run; $(VENV) stays"
 
 install: $(STAMP)
@@ -46,6 +47,10 @@ bench: install
 	$(BIN)/podium bench controller
 	$(BIN)/podium bench scaling
 	$(BIN)/podium bench shards
+
+protocol: install
+	$(BIN)/python -m grpc_tools.protoc -I podium/serving/protocol --python_out=podium/serving/protocol \
+		--pyi_out=podium/serving/protocol podium/serving/protocol/podium.proto
 
 clean:
 	rm -rf build dist runs/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache MUJOCO_LOG.TXT
