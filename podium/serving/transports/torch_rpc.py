@@ -1,0 +1,162 @@
+"""Rows over torch.distributed.rpc: the server and its callers are the ranks of one group, and a pass answers many."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from torch.distributed import PrefixStore, TCPStore, rpc  # type: ignore[attr-defined]
+from torch.distributed import autograd as dist_autograd
+
+from podium.core.errors import CallTimedOut, PodiumError
+from podium.core.spaces import Columns
+from podium.serving.base import WAIT_S, Answer, ServerGone
+from podium.serving.desk import Desk
+from podium.serving.server import BadRequest, Reply
+
+SCHEME = "torch-rpc"
+THREADS = 2
+"""Of each process for calls: more of them only wait for each other's turn."""
+
+_desks: dict[str, Desk] = {}
+
+
+class TorchRpcTransport:
+    """The group's first rank. It listens from the beginning; callers are answered once `join` has found them all: a group
+    has a size, and nobody can come later. Whoever reaches it can run code in it, since torch unpickles what it is sent."""
+
+    def __init__(self, desk: Desk, host: str, port: int, world: int, name: str = "server") -> None:
+        self._desk, self.name, self.world = desk, name, world
+        family = socket.getaddrinfo(host, port)[0][0]
+        self._socket = socket.create_server((host, port), family=family, backlog=max(world, 128))
+        self._host, self._port = host, int(self._socket.getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{SCHEME}://{host}:{self._port}/{self.name}/{self.world}"
+
+    def join(self, timeout: float = WAIT_S) -> None:
+        """Meet everybody."""
+        wait = timedelta(seconds=timeout)
+        store = TCPStore(
+            self._host, self._port, self.world, True, wait, False, master_listen_fd=self._socket.detach()
+        )
+        _desks[self.name] = self._desk
+        _join(store, self._host, self.name, 0, self.world, timeout)
+
+    def close(self) -> None:
+        _desks.pop(self.name, None)
+        self._socket.close()
+        _leave()
+
+
+class TorchRpcClient:
+    """A rank above 0; one in a process. Making it is joining: it returns when everybody is there."""
+
+    def __init__(self, address: str, rank: int, name: str, timeout: float = WAIT_S) -> None:
+        parts = urlsplit(address)
+        host, port = str(parts.hostname), int(parts.port or 0)
+        self._server_name, world = parts.path.strip("/").rsplit("/", 1)
+        try:
+            store = TCPStore(host, port, int(world), False, timedelta(seconds=timeout), False)
+        except RuntimeError as error:
+            raise ServerGone(f"nobody answers at {host}:{port}: {_line(error)}") from None
+        _join(store, host, name, rank, int(world), timeout)
+        self._server = rpc.get_worker_info(self._server_name)
+
+    def ask(self, columns: Columns, kind: str = "act", timeout: float = WAIT_S) -> Answer:
+        try:
+            found, version, error = rpc.rpc_sync(
+                self._server, _ask, args=(self._server_name, kind, columns), timeout=timeout
+            )
+        except RuntimeError as failed:
+            if "timeout" in str(failed):
+                raise CallTimedOut(f"{self._server_name} did not answer within {timeout:g} s") from None
+            raise ServerGone(f"{self._server_name} is gone: {_line(failed)}") from None
+        if error is not None:
+            refused, text = error
+            raise BadRequest(text) if refused else PodiumError(text)
+        return Answer(found, version)
+
+    def close(self) -> None:
+        _leave()
+
+
+@rpc.functions.async_execution
+def _ask(server: str, kind: str, columns: Columns) -> torch.futures.Future[Any]:
+    """Runs in the server's process; the answer is sent when a pass has it, and no thread waits for that."""
+    answer: torch.futures.Future[Any] = torch.futures.Future()
+    desk = _desks.get(server)
+    if desk is None:
+        answer.set_result(({}, 0, (False, f"{server} has ended")))
+        return answer
+    rows = len(next(iter(columns.values()))) if columns else 0
+    desk.submit(columns, rows, kind, lambda reply: answer.set_result(_told(reply)))
+    return answer
+
+
+def _told(reply: Reply) -> tuple[Columns, int, tuple[bool, str] | None]:
+    """Errors as what they say: their types needn't be known to the caller."""
+    if reply.error is None:
+        return reply.columns, reply.version, None
+    refused = isinstance(reply.error, BadRequest)
+    text = str(reply.error) if refused else f"{type(reply.error).__name__}: {reply.error}"
+    return {}, reply.version, (refused, text)
+
+
+# --- joining ---
+
+
+def _join(store: Any, host: str, name: str, rank: int, world: int, timeout: float) -> None:
+    """Be there, wait for the others, and become able to call and be called."""
+    _wait_for_all(store, rank, world, timeout)
+    if _is_loopback(host):
+        os.environ["TP_SOCKET_IFNAME"] = next(found for _, found in socket.if_nameindex() if found.startswith("lo"))
+    options = rpc.TensorPipeRpcBackendOptions(
+        num_worker_threads=THREADS,
+        rpc_timeout=timeout,
+        # Without shared memory of its own, whose thread would look for messages without a rest, on a core of its own.
+        _transports=["uv"],
+        _channels=["basic"],
+    )
+    store.set_timeout(timedelta(seconds=timeout))
+    try:
+        dist_autograd._init(rank)
+        # What `init_rpc` does, less the connections that it makes between all ranks: callers connect to the server alone.
+        agent = rpc.TensorPipeAgent(PrefixStore("rpc", store), name, rank, world, options, {}, [])
+        rpc.api._init_rpc_states(agent)
+    except RuntimeError as error:
+        raise ServerGone(f"{name} could not join the group of {world}: {_line(error)}") from None
+
+
+def _wait_for_all(store: Any, rank: int, world: int, timeout: float) -> None:
+    keys = [f"rank-{other}" for other in range(world)]
+    store.set(keys[rank], b"here")
+    try:
+        store.wait(keys, timedelta(seconds=timeout))
+    except RuntimeError:
+        try:
+            absent = [str(other) for other, key in enumerate(keys) if not store.check([key])]
+        except RuntimeError:
+            raise ServerGone("the group's first rank is gone") from None
+        who = f"rank {absent[0]} has" if len(absent) == 1 else f"ranks {', '.join(absent)} have"
+        raise CallTimedOut(f"{who} not joined within {timeout:g} s") from None
+
+
+def _leave() -> None:
+    if rpc.api._is_current_rpc_agent_set():
+        rpc.shutdown(graceful=False)
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(socket.gethostbyname(host) if ":" not in host else host).is_loopback
+
+
+def _line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
