@@ -144,7 +144,8 @@ class InferenceServer:
 
     def _take(self, kind: str) -> list[Request]:
         """The oldest requests that fit into a pass; one alone may be larger."""
-        queue, rows, taken = self._queues[kind], 0, []
+        queue, rows = self._queues[kind], 0
+        taken: list[Request] = []
         while queue and (not taken or self.max_batch is None or rows + queue[0].rows <= self.max_batch):
             request = queue.popleft()
             rows += request.rows
