@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from podium.bench.rpc.settings import Settings
 from podium.serving.base import Client, Transport
 from podium.serving.desk import Desk
 from podium.serving.server import InferenceServer
+
+ROOM_BYTES = 4096
+"""For what goes with a state: names, shapes."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,10 @@ class Carrier:
     serve: Callable[[InferenceServer, Settings], Transport]
     connect: Callable[[str, Settings, int], Client]
     begin: Callable[[Any, Settings], None] = lambda transport, settings: None
+
+    def check(self) -> None:
+        """Refuse what is not installed, before anything is started."""
+        importlib.import_module(self.module)
 
 
 def _serve_torch_rpc(server: InferenceServer, settings: Settings) -> Transport:
@@ -40,8 +49,19 @@ def _connect_torch_rpc(address: str, settings: Settings, index: int) -> Client:
     return TorchRpcClient(address, index + 1, f"observer-{index}", settings.timeout)
 
 
+def _serve_shm(server: InferenceServer, settings: Settings) -> Transport:
+    from podium.serving.transports.shm import ShmTransport
+
+    return ShmTransport(Desk(server), settings.observers, request_bytes=4 * prod(settings.shape) + ROOM_BYTES)
+
+
+def _connect_shm(address: str, settings: Settings, index: int) -> Client:
+    from podium.serving.transports.shm import ShmClient
+
+    return ShmClient(address)
+
+
 CARRIERS = {
-    "torch_rpc": Carrier(
-        "podium.serving.transports.torch_rpc", _serve_torch_rpc, _connect_torch_rpc, _join_torch_rpc
-    ),
+    "torch_rpc": Carrier("podium.serving.transports.torch_rpc", _serve_torch_rpc, _connect_torch_rpc, _join_torch_rpc),
+    "shm": Carrier("podium.serving.transports.shm", _serve_shm, _connect_shm),
 }

@@ -99,7 +99,7 @@ class Processes:
                 if peer.answers:
                     well, value = peer.answers.pop(0)
                     if not well:
-                        raise self._failed(peer, value, waiting)
+                        raise self._failed(peer, *value, waiting)
                     found[peer.name] = value
             if watch is not None and len(found) < len(peers) and watch():
                 due = time.monotonic() + self._limit
@@ -119,8 +119,8 @@ class Processes:
         if lost := [peer for peer in peers if peer.gone]:
             raise WorkerDied(lost[0].fate())
 
-    def _failed(self, first: Peer, text: str, waiting: Sequence[Peer]) -> PodiumError:
-        """The error of the first that failed, unless another's end was its cause."""
+    def _failed(self, first: Peer, text: str, timed_out: bool, waiting: Sequence[Peer]) -> PodiumError:
+        """The error of the first that failed, unless another's end was its cause, or its silence."""
         due = time.monotonic() + GRACE_S
         while (left := due - time.monotonic()) > 0 and not all(peer.answers for peer in waiting if peer is not first):
             try:
@@ -128,8 +128,9 @@ class Processes:
             except WorkerDied as died:
                 return died
         silent = [peer.name for peer in waiting if peer is not first and not peer.answers]
-        hint = f"; {_several(silent)} said nothing" if silent and len(silent) <= len(waiting) // 2 else ""
-        return PodiumError(f"{first.name}: {text}{hint}")
+        if timed_out and silent and len(silent) <= len(waiting) // 2:
+            return CallTimedOut(f"{_several(silent)} said nothing while {first.name} waited: {text}")
+        return PodiumError(f"{first.name}: {text}")
 
     def close(self) -> None:
         """Ask each to end, and end those that don't."""
@@ -204,7 +205,7 @@ class _Role:
             answer = True, getattr(self._object, method)(*args)
         except Exception as error:
             text = str(error) if isinstance(error, PodiumError) else f"{type(error).__name__}: {error}"
-            answer = False, text
+            answer = False, (text, isinstance(error, CallTimedOut))
         with contextlib.suppress(OSError):
             self._pipe.send(answer)
 

@@ -43,8 +43,8 @@ class Agent:
         self._passes.clear()
 
     def served(self) -> int:
-        """How many passes there were since."""
-        return len(self._passes)
+        """How many requests were answered since."""
+        return sum(done.requests for done in self._passes)
 
     def passes(self) -> np.ndarray:
         """Of each: how many requests it answered, and the seconds from the first one's arrival to its actions."""

@@ -144,6 +144,22 @@ def check_address(host: str, port: int) -> bool:
     return not ipaddress.ip_address(str(address[0])).is_loopback
 
 
+def whole(name: str, text: str) -> int:
+    """The value of another flag, from 1."""
+    try:
+        return _whole(text)
+    except ValueError:
+        raise UsageError(f"--{name} is {text!r}, expected {WHOLE}") from None
+
+
+def truth(name: str, text: str) -> bool:
+    """The value of another flag, true or false."""
+    try:
+        return _truth(text)
+    except ValueError:
+        raise UsageError(f"--{name} is {text!r}, expected True or False") from None
+
+
 def _whole(text: str, least: int = 1, most: float = math.inf) -> int:
     if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
         raise ValueError
@@ -165,7 +181,9 @@ def _above_zero(text: str) -> float:
 
 
 def _truth(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _whole(text, 0, 1) == 1
+    return (
+        {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _whole(text, 0, 1) == 1
+    )
 
 
 def _size(text: str) -> str:
@@ -190,14 +208,18 @@ FIELDS = {
     "master_addr": Field(str, "", "where torch_rpc meets and grpc listens; 127.0.0.1"),
     "master_port": Field(partial(_whole, most=65535), "a port from 1 to 65535", "its port; 29501"),
     "batch": Field(_truth, "True or False", "wait for all observers' requests, or answer one at a time; True", True),
-    "state_size": Field(_size, "whole numbers from 1 with dashes between, such as 10-20-10", "of a state; 10-20-10", True),
+    "state_size": Field(
+        _size, "whole numbers from 1 with dashes between, such as 10-20-10", "of a state; 10-20-10", True
+    ),
     "nlayers": Field(partial(_whole, least=0), "a whole number from 0", "linear layers after the first; 5", True),
     "out_features": Field(_whole, WHOLE, "actions to choose from, and the width of the layers; 10", True),
     "episodes": Field(_whole, WHOLE, "of each observer; 10"),
     "steps": Field(_whole, WHOLE, "of an episode; 100"),
     "warmup": Field(partial(_whole, least=0), "a whole number from 0", "steps of each observer before; 20"),
     "max_batch": Field(_whole, WHOLE, "requests in a pass at most, instead of --batch", True),
-    "max_wait_ms": Field(_number, "a number of milliseconds from 0", "for how long a pass waits for its requests", True),
+    "max_wait_ms": Field(
+        _number, "a number of milliseconds from 0", "for how long a pass waits for its requests", True
+    ),
     "rate": Field(_above_zero, "requests per second above 0", "open loop: requests per second of all observers", True),
     "timeout": Field(_above_zero, "a number of seconds above 0", "seconds that anything may take; 60"),
     "seed": Field(partial(_whole, least=0), "a whole number from 0", "of states, rewards and weights; 1"),

@@ -5,25 +5,40 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
-from torch.distributed import PrefixStore, TCPStore, rpc  # type: ignore[attr-defined]
-from torch.distributed import autograd as dist_autograd
+from torch.distributed import PrefixStore, TCPStore, autograd, rpc  # type: ignore[attr-defined]
 
 from podium.core.errors import CallTimedOut, PodiumError
 from podium.core.spaces import Columns
 from podium.serving.base import WAIT_S, Answer, ServerGone
 from podium.serving.desk import Desk
 from podium.serving.server import BadRequest, Reply
+from podium.serving.wire import Wire
 
 SCHEME = "torch-rpc"
 THREADS = 2
 """Of each process for calls: more of them only wait for each other's turn."""
 
-_desks: dict[str, Desk] = {}
+ANSWERED, REFUSED, FAILED = range(3)
+Told = tuple[int, int, bytes]
+"""The version, what became of the request, and the columns or what went wrong."""
+
+
+@dataclass(frozen=True)
+class Counter:
+    """Where a server's callers come to."""
+
+    desk: Desk
+    wire: Wire
+
+
+_counters: dict[str, Counter] = {}
+"""The servers of this process, by the names of their ranks."""
 
 
 class TorchRpcTransport:
@@ -44,14 +59,12 @@ class TorchRpcTransport:
     def join(self, timeout: float = WAIT_S) -> None:
         """Meet everybody."""
         wait = timedelta(seconds=timeout)
-        store = TCPStore(
-            self._host, self._port, self.world, True, wait, False, master_listen_fd=self._socket.detach()
-        )
-        _desks[self.name] = self._desk
+        store = TCPStore(self._host, self._port, self.world, True, wait, False, master_listen_fd=self._socket.detach())
+        _counters[self.name] = Counter(self._desk, Wire())
         _join(store, self._host, self.name, 0, self.world, timeout)
 
     def close(self) -> None:
-        _desks.pop(self.name, None)
+        _counters.pop(self.name, None)
         self._socket.close()
         _leave()
 
@@ -69,45 +82,50 @@ class TorchRpcClient:
             raise ServerGone(f"nobody answers at {host}:{port}: {_line(error)}") from None
         _join(store, host, name, rank, int(world), timeout)
         self._server = rpc.get_worker_info(self._server_name)
+        self._wire = Wire()
 
     def ask(self, columns: Columns, kind: str = "act", timeout: float = WAIT_S) -> Answer:
         try:
-            found, version, error = rpc.rpc_sync(
-                self._server, _ask, args=(self._server_name, kind, columns), timeout=timeout
+            version, status, body = rpc.rpc_sync(
+                self._server, _ask, args=(self._server_name, self._wire.pack(columns, kind)), timeout=timeout
             )
         except RuntimeError as failed:
             if "timeout" in str(failed):
                 raise CallTimedOut(f"{self._server_name} did not answer within {timeout:g} s") from None
             raise ServerGone(f"{self._server_name} is gone: {_line(failed)}") from None
-        if error is not None:
-            refused, text = error
-            raise BadRequest(text) if refused else PodiumError(text)
-        return Answer(found, version)
+        if status != ANSWERED:
+            raise BadRequest(body.decode()) if status == REFUSED else PodiumError(body.decode())
+        return Answer(self._wire.read(memoryview(bytearray(body)))[0], version)
 
     def close(self) -> None:
         _leave()
 
 
 @rpc.functions.async_execution
-def _ask(server: str, kind: str, columns: Columns) -> torch.futures.Future[Any]:
+def _ask(server: str, body: bytes) -> torch.futures.Future[Told]:
     """Runs in the server's process; the answer is sent when a pass has it, and no thread waits for that."""
-    answer: torch.futures.Future[Any] = torch.futures.Future()
-    desk = _desks.get(server)
-    if desk is None:
-        answer.set_result(({}, 0, (False, f"{server} has ended")))
+    answer: torch.futures.Future[Told] = torch.futures.Future()
+    counter = _counters.get(server)
+    if counter is None:
+        answer.set_result((0, FAILED, f"{server} has ended".encode()))
         return answer
-    rows = len(next(iter(columns.values()))) if columns else 0
-    desk.submit(columns, rows, kind, lambda reply: answer.set_result(_told(reply)))
+    try:
+        columns, kind = counter.wire.read(memoryview(body))
+    except BadRequest as error:
+        answer.set_result((0, REFUSED, str(error).encode()))
+        return answer
+    rows = len(next(iter(columns.values()), ()))
+    counter.desk.submit(columns, rows, kind, lambda reply: answer.set_result(_told(reply, counter.wire)))
     return answer
 
 
-def _told(reply: Reply) -> tuple[Columns, int, tuple[bool, str] | None]:
+def _told(reply: Reply, wire: Wire) -> Told:
     """Errors as what they say: their types needn't be known to the caller."""
     if reply.error is None:
-        return reply.columns, reply.version, None
-    refused = isinstance(reply.error, BadRequest)
-    text = str(reply.error) if refused else f"{type(reply.error).__name__}: {reply.error}"
-    return {}, reply.version, (refused, text)
+        return reply.version, ANSWERED, wire.pack(reply.columns, "")
+    if isinstance(reply.error, BadRequest):
+        return reply.version, REFUSED, str(reply.error).encode()
+    return reply.version, FAILED, f"{type(reply.error).__name__}: {reply.error}".encode()
 
 
 # --- joining ---
@@ -126,11 +144,12 @@ def _join(store: Any, host: str, name: str, rank: int, world: int, timeout: floa
         _channels=["basic"],
     )
     store.set_timeout(timedelta(seconds=timeout))
+    lib: Any = rpc
     try:
-        dist_autograd._init(rank)
+        autograd._init(rank)
         # What `init_rpc` does, less the connections that it makes between all ranks: callers connect to the server alone.
-        agent = rpc.TensorPipeAgent(PrefixStore("rpc", store), name, rank, world, options, {}, [])
-        rpc.api._init_rpc_states(agent)
+        agent = lib.TensorPipeAgent(PrefixStore("rpc", store), name, rank, world, options, {}, [])
+        lib.api._init_rpc_states(agent)
     except RuntimeError as error:
         raise ServerGone(f"{name} could not join the group of {world}: {_line(error)}") from None
 
@@ -150,7 +169,8 @@ def _wait_for_all(store: Any, rank: int, world: int, timeout: float) -> None:
 
 
 def _leave() -> None:
-    if rpc.api._is_current_rpc_agent_set():
+    lib: Any = rpc
+    if lib.api._is_current_rpc_agent_set():
         rpc.shutdown(graceful=False)
 
 
