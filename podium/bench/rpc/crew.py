@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any, Protocol
 
 from podium.core.errors import CallTimedOut, PodiumError, WorkerDied
@@ -92,23 +93,21 @@ class Processes:
             with contextlib.suppress(OSError):  # one that is gone is found below
                 peer.pipe.send((method, args))
         found: dict[str, Any] = {}
-        due = time.monotonic() + self._limit
+        due = time.monotonic() + self._limit + GRACE_S  # who knows better whom it waits for speaks first
         while waiting := [peer for peer in peers if peer.name not in found]:
             self._receive(min(due - time.monotonic(), WATCH_S if watch is not None else self._limit))
             for peer in waiting:
                 if peer.answers:
                     well, value = peer.answers.pop(0)
                     if not well:
-                        raise self._failed(peer, *value, waiting)
+                        text, timed_out = value
+                        raise self._failed(peer, text, timed_out, waiting)
                     found[peer.name] = value
             if watch is not None and len(found) < len(peers) and watch():
-                due = time.monotonic() + self._limit
+                due = time.monotonic() + self._limit + GRACE_S
             if time.monotonic() >= due and (late := [peer.name for peer in peers if peer.name not in found]):
                 raise CallTimedOut(f"{_several(late)} not {done} within {self._limit:g} s (--timeout)")
         return [found[name] for name in names]
-
-    def pids(self) -> list[int]:
-        return [int(peer.process.pid or 0) for peer in self._peers.values()]
 
     def _receive(self, timeout: float) -> None:
         """Take what has come; a peer that is gone ends everything."""
@@ -178,6 +177,8 @@ def _live(pipe: Any, build: Callable[..., Any], args: Sequence[Any]) -> None:
     """Call what is asked for in a thread, while this one waits for the end of the pipe: it comes when the coordinator
     closes it, and also when the coordinator is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the coordinator sees to it
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(multiprocessing.current_process().name)  # for those who look at processes
     role = _Role(pipe, build, args)
     with contextlib.suppress(EOFError, OSError):
         while True:

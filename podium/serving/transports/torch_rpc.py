@@ -145,8 +145,9 @@ def _join(store: Any, host: str, name: str, rank: int, world: int, timeout: floa
     )
     store.set_timeout(timedelta(seconds=timeout))
     lib: Any = rpc
+    gradients: Any = autograd
     try:
-        autograd._init(rank)
+        gradients._init(rank)
         # What `init_rpc` does, less the connections that it makes between all ranks: callers connect to the server alone.
         agent = lib.TensorPipeAgent(PrefixStore("rpc", store), name, rank, world, options, {}, [])
         lib.api._init_rpc_states(agent)
