@@ -16,6 +16,8 @@ from podium.serving.stats import Stats
 Function = Callable[[Columns], Columns]
 Layout = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 """The columns of a request's rows: each one's shape without the rows, and its dtype."""
+Check = Callable[[Columns], str | None]
+"""What is wrong with the values of a request's columns, in one line."""
 
 
 class BadRequest(PodiumError):
@@ -58,7 +60,8 @@ class InferenceServer:
     """Requests of one kind wait until there are `max_batch` rows of them, or until the first has waited for `max_wait_s`;
     None waits for the rows however long it takes. With `max_batch` None a pass takes whatever is there.
 
-    `layouts` says for each kind what a request's columns must be; what differs, or holds NaN, is refused on its own.
+    `layouts` says for each kind what a request's columns must be; what differs, or holds NaN, is refused on its own, and
+    so is what `checks` finds. `defaults` has a row for each column that a request may leave out.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class InferenceServer:
         max_batch: int | None = None,
         max_wait_s: float | None = 0.0,
         layouts: Mapping[str, Layout] | None = None,
+        defaults: Mapping[str, Columns] | None = None,
+        checks: Mapping[str, Check] | None = None,
         version: int = 0,
         observe: Callable[[Pass], None] | None = None,
     ) -> None:
@@ -80,6 +85,7 @@ class InferenceServer:
         self.functions = dict(functions)
         self.max_batch, self.max_wait_s = max_batch, max_wait_s
         self.layouts = dict(layouts) if layouts is not None else None
+        self.defaults, self.checks = dict(defaults or {}), dict(checks or {})
         self.version = version
         self.stats = Stats()
         self._observe = observe
@@ -182,7 +188,15 @@ class InferenceServer:
             return f"nothing answers {request.kind!r}{known_names(request.kind, self.functions)}"
         if request.rows < 1:
             return f"{request.rows} rows, expected at least 1"
-        return None if self.layouts is None else problem(request.columns, request.rows, self.layouts[request.kind])
+        for name, row in self.defaults.get(request.kind, {}).items():
+            if name not in request.columns:
+                request.columns[name] = np.repeat(row[None], request.rows, axis=0)
+        if self.layouts is not None:
+            found = problem(request.columns, request.rows, self.layouts[request.kind])
+            if found is not None:
+                return found
+        check = self.checks.get(request.kind)
+        return None if check is None else check(request.columns)
 
 
 def problem(columns: Columns, rows: int, layout: Layout) -> str | None:
