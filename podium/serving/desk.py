@@ -69,6 +69,7 @@ class Desk:
         """Answer with other functions from the next pass on."""
         with self._computing:
             self.server.swap(functions, version)
+        self.serve()  # who came meanwhile left it to the one at work
 
     def forget(self, tag: Deliver) -> None:
         """Drop what waits of a caller that is gone."""
