@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from podium.run import remote
 from podium.run.folder import to_json
 from podium.run.signals import Signals
 from podium.runs import for_people, json_alone
+from podium.serving.desk import Desk
+from podium.serving.place import check_place
 from podium.serving.policy import Served
 
 LOOK_S = 0.25
@@ -38,7 +40,7 @@ class ServeRequest:
 
 def serve_command(request: ServeRequest, as_json: bool) -> int:
     """Answer until SIGINT or SIGTERM; then say what was done, and end as the shell expects of that signal."""
-    from podium.serving.transports.grpc import GrpcTransport, check_place
+    from podium.serving.transports.grpc import GrpcTransport
 
     token = _token(request)
     check_place(request.host, request.port, token)
@@ -49,13 +51,16 @@ def serve_command(request: ServeRequest, as_json: bool) -> int:
             checkpoint = _Checkpoint(request.folder, request.checkpoint)
             served = checkpoint.load()
         server = served.server(request.max_batch, request.max_wait_ms / 1000)
-        with closing(GrpcTransport(server, request.host, request.port, token, spaces=served.spaces)) as transport:
+        with ExitStack() as stack:
+            desk = stack.enter_context(closing(Desk(server)))
+            transport = GrpcTransport(desk, request.host, request.port, token, spaces=served.spaces)
+            stack.callback(transport.close)
             _print_address(request, transport.address, served.version, as_json)
             while caught.pending is None:
                 time.sleep(LOOK_S)
                 newer = checkpoint.newer() if request.follow else None
                 if newer is not None:
-                    transport.swap(newer.functions(), newer.version)
+                    desk.swap(newer.functions(), newer.version)
     stats = {**server.stats.to_json(), "version": server.version}
     print(to_json(stats) if as_json else "\n".join(_lines(stats)), flush=True)
     return 128 + caught.pending

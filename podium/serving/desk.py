@@ -53,7 +53,10 @@ class Desk:
             answered.set()
 
         self.submit(columns, rows, kind, deliver)
-        return found[0] if answered.wait(timeout) else None
+        if answered.wait(timeout):
+            return found[0]
+        self.forget(deliver)
+        return None
 
     def _serve(self) -> None:
         """Answer what is due, unless somebody is at it, who then sees to this as well."""
@@ -69,13 +72,14 @@ class Desk:
         """Answer with other functions from the next pass on."""
         with self._computing:
             self.server.swap(functions, version)
-        self.serve()  # who came meanwhile left it to the one at work
+        self.post(())  # who came meanwhile left it to the one at work
 
     def forget(self, tag: Deliver) -> None:
         """Drop what waits of a caller that is gone."""
         with self._computing:
             self._collect()
             self.server.forget(tag)
+        self.post(())
 
     def _poll(self) -> list[Reply]:
         self._collect()

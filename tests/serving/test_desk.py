@@ -90,9 +90,27 @@ def test_a_pass_falls_due_by_waiting_alone() -> None:
     assert threading.active_count() == len([t for t in threading.enumerate() if t.name != "inference-deadlines"])
 
 
-def test_no_answer_in_time_is_none() -> None:
+def test_no_answer_in_time_is_none_and_nobody_waits_for_it() -> None:
     desk = Desk(InferenceServer({"act": twice}, max_batch=2, max_wait_s=None))
     assert ask(desk, 1, timeout=0.05) is None
+    assert desk.server.waiting == 0 and desk.server.missing() == 2
+    desk.close()
+
+
+def test_who_comes_while_another_is_forgotten_is_answered() -> None:
+    desk = Desk(InferenceServer({"act": twice}, max_batch=3))
+    done = threading.Event()
+
+    def work(index: int) -> None:
+        if index == 0:
+            for _ in range(2000):
+                desk.forget(print)
+            done.set()
+            return
+        while not done.is_set():
+            assert ask(desk, index) is not None
+
+    in_threads(4, work)
     desk.close()
 
 

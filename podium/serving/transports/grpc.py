@@ -1,14 +1,15 @@
-"""The transport over gRPC, for callers in any language: one thread answers them all, so that calls share passes unlocked."""
+"""The transport over gRPC, for callers in any language: one thread takes all calls, and those that come together share passes."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
-import ipaddress
 import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -16,7 +17,9 @@ from podium.core.errors import CallTimedOut, MissingExtra, PodiumError, UsageErr
 from podium.core.spaces import Columns
 from podium.run.folder import to_json
 from podium.serving.base import WAIT_S, Answer, ServerGone
-from podium.serving.server import BadRequest, Function, InferenceServer, Reply, Request
+from podium.serving.desk import Desk
+from podium.serving.place import bracketed, check_place
+from podium.serving.server import BadRequest, Reply, Request
 
 try:
     import grpc
@@ -29,7 +32,7 @@ try:
 except ModuleNotFoundError:
     raise MissingExtra("serving over gRPC", "serve") from None
 
-SCHEME = "grpc"
+SCHEME = "grpc:"
 SERVICE = "podium.v1.Inference"
 MAX_MESSAGE_BYTES = 2**25
 MAX_CONNECTIONS = 1024
@@ -59,14 +62,14 @@ Context = Any
 
 
 class GrpcTransport:
-    """A server's door on a port. It alone may use the server from then on; `swap` is for other threads.
+    """A desk's door on a port: the loopback interface's, unless there is a token that every call must carry.
 
-    Listens on the loopback interface, unless there is a token that every call must carry.
+    `spaces` are those that `Describe` tells, as JSON.
     """
 
     def __init__(
         self,
-        server: InferenceServer,
+        desk: Desk,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
@@ -77,32 +80,18 @@ class GrpcTransport:
         check_place(host, port, token)
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
-        self._service = _Service(server, self._loop, spaces)
+        self._service = _Service(desk, self._loop, spaces)
         self._options = _listed(SERVER_OPTIONS, max_message_bytes)
         started: Future[int] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(f"{_bracketed(host)}:{port}", token, started), name="grpc", daemon=True
+            target=self._run, args=(f"{bracketed(host)}:{port}", token, started), name="grpc", daemon=True
         )
         self._thread.start()
-        self._address = f"{SCHEME}:{_bracketed(host)}:{started.result()}"
+        self._address = f"{SCHEME}{bracketed(host)}:{started.result()}"
 
     @property
     def address(self) -> str:
         return self._address
-
-    def swap(self, functions: Mapping[str, Function], version: int) -> None:
-        """Answer with other functions from the next pass on."""
-        done: Future[None] = Future()
-
-        def work() -> None:
-            try:
-                self._service.server.swap(functions, version)
-                done.set_result(None)
-            except UsageError as error:
-                done.set_exception(error)
-
-        self._loop.call_soon_threadsafe(work)
-        done.result(WAIT_S)
 
     def close(self) -> None:
         """Who waits is told that the server is gone."""
@@ -113,6 +102,10 @@ class GrpcTransport:
     def _run(self, place: str, token: str | None, started: Future[int]) -> None:
         try:
             self._loop.run_until_complete(self._serve(place, token, started))
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
         finally:
             self._loop.close()
 
@@ -126,8 +119,9 @@ class GrpcTransport:
         try:
             port = door.add_insecure_port(place)
         except RuntimeError:
-            started.set_exception(UsageError(f"can't listen on {place}: the port is taken, or the address isn't here"))
-            return
+            raise UsageError(
+                f"can't listen on {place}: the port is taken, or the address is not this machine's"
+            ) from None
         await door.start()
         started.set_result(port)
         await self._closing.wait()
@@ -136,27 +130,26 @@ class GrpcTransport:
 
 
 class _Service:
-    """Answers calls on the event loop. A pass begins when everything that has arrived by then is in the server."""
+    """Answers calls on the event loop. What has arrived in one round of the loop goes to the desk together."""
 
     def __init__(
         self,
-        server: InferenceServer,
+        desk: Desk,
         loop: asyncio.AbstractEventLoop,
         spaces: tuple[Mapping[str, Any], Mapping[str, Any]] | None,
     ) -> None:
-        self.server, self._loop, self._spaces = server, loop, spaces
+        self._desk, self._loop, self._spaces = desk, loop, spaces
+        self._arrived: list[Request] = []
         self._waiting: set[asyncio.Future[Reply]] = set()
-        self._soon: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._thread = 0
 
     def add_to(self, door: Any) -> None:
         """Make the calls known, and beside them the health check and the reflection of what can be called."""
+        self._thread = threading.get_ident()
         methods = {"Ask": self.ask, "Describe": self.describe}
         handlers = {name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()}
         door.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        checks = health.aio.HealthServicer()
-        checks._server_status[SERVICE] = health_pb2.HealthCheckResponse.SERVING
-        health_pb2_grpc.add_HealthServicer_to_server(checks, door)
+        health_pb2_grpc.add_HealthServicer_to_server(_healthy(), door)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), door)
 
     async def ask(self, data: bytes, context: Context) -> bytes:
@@ -169,53 +162,70 @@ class _Service:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no Question of podium.proto")
         except BadRequest as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        reply = await self._reply(Request(columns, rows, question.kind or "best", self._loop.create_future(), arrived))
+        reply = await self._reply(columns, rows, question.kind or "best", arrived)
         if reply.error is not None:
             await context.abort(_status(reply.error), _line(reply.error))
         return messages.Answer(columns=to_messages(reply.columns), version=reply.version).SerializeToString()
 
-    async def _reply(self, request: Request) -> Reply:
-        self._waiting.add(request.tag)
-        self.server.submit(request)
-        if self._soon is None:
-            self._soon = self._loop.call_soon(self._pass)
+    async def _reply(self, columns: Columns, rows: int, kind: str, arrived: float) -> Reply:
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        deliver = partial(self._deliver, future)
+        if not self._arrived:
+            self._loop.call_soon(self._post)
+        self._arrived.append(Request(columns, rows, kind, deliver, arrived))
+        self._waiting.add(future)
         try:
-            return await request.tag
+            return await future
         except asyncio.CancelledError:  # the caller is gone, or its time is over
-            self.server.forget(request.tag)
+            self._arrived = [request for request in self._arrived if request.tag is not deliver]
+            self._desk.forget(deliver)
             raise
         finally:
-            self._waiting.discard(request.tag)
+            self._waiting.discard(future)
 
-    def _pass(self) -> None:
-        self._soon = None
-        if self._timer is not None:
-            self._timer.cancel()
-        for reply in self.server.poll(monotonic(), monotonic):
-            if not reply.tag.done():
-                reply.tag.set_result(reply)
-        deadline = self.server.deadline()
-        self._timer = None if deadline is None else self._loop.call_at(deadline, self._pass)
+    def _post(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        self._desk.post(arrived)
+
+    def _deliver(self, future: asyncio.Future[Reply], reply: Reply) -> None:
+        if threading.get_ident() == self._thread:
+            _settle(future, reply)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited there
+            self._loop.call_soon_threadsafe(_settle, future, reply)
 
     async def describe(self, data: bytes, context: Context) -> bytes:
+        server = self._desk.server
         observed, acted = self._spaces or ("", "")
         return messages.Description(
-            functions=[self._function(kind) for kind in self.server.functions],
-            version=self.server.version,
+            functions=[self._function(kind) for kind in server.functions],
+            version=server.version,
             observation_space=to_json(observed) if observed else "",
             action_space=to_json(acted) if acted else "",
         ).SerializeToString()
 
     def _function(self, kind: str) -> Any:
-        layout = (self.server.layouts or {}).get(kind, {})
+        server = self._desk.server
+        layout = (server.layouts or {}).get(kind, {})
         columns = [messages.Column(name=name, dtype=dtype.name, shape=shape) for name, (shape, dtype) in layout.items()]
-        return messages.Function(kind=kind, columns=columns, optional=self.server.defaults.get(kind, {}))
+        return messages.Function(kind=kind, columns=columns, optional=server.defaults.get(kind, {}))
 
     def close(self) -> None:
         """Tell those who wait."""
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(Reply(waiting, {}, self.server.version, ServerGone("the server is closing")))
+        for future in self._waiting:
+            _settle(future, Reply(None, {}, 0, ServerGone("the server is closing")))
+
+
+def _settle(future: asyncio.Future[Reply], reply: Reply) -> None:
+    if not future.done():
+        future.set_result(reply)
+
+
+def _healthy() -> Any:
+    """The health check's service, which says that this one serves."""
+    checks = health.aio.HealthServicer()
+    checks._server_status[SERVICE] = health_pb2.HealthCheckResponse.SERVING
+    return checks
 
 
 class _TokenCheck(grpc.aio.ServerInterceptor):
@@ -243,7 +253,7 @@ class GrpcClient:
     def __init__(self, address: str, token: str | None = None, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self.address = address
         self._channel = grpc.insecure_channel(
-            address.removeprefix(f"{SCHEME}:"), options=_listed(CLIENT_OPTIONS, max_message_bytes)
+            address.removeprefix(SCHEME), options=_listed(CLIENT_OPTIONS, max_message_bytes)
         )
         self._metadata = (("authorization", f"Bearer {token}"),) if token is not None else None
         self._ask = self._call("Ask", messages.Answer)
@@ -301,27 +311,6 @@ class GrpcClient:
         if code == grpc.StatusCode.UNIMPLEMENTED:
             return UsageError(f"{self.address} serves no {SERVICE}")
         return PodiumError(f"{self.address}: {line}")
-
-
-def check_place(host: str, port: int, token: str | None) -> None:
-    """Refuse to listen for other machines without a token, and tokens that are no secret."""
-    if not 0 <= port < 2**16:
-        raise UsageError(f"port is {port}, expected 0 (any that is free) to 65535")
-    if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
-        raise UsageError("the token is empty, or has letters other than printable ASCII without spaces")
-    if token is None and not _is_loopback(host):
-        raise UsageError(f"{host} is not the loopback interface (127.0.0.1): to listen there needs a token")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _listed(options: Mapping[str, int], max_message_bytes: int) -> list[tuple[str, int]]:
