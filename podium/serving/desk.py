@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import monotonic
 
 from podium.core.spaces import Columns
@@ -21,6 +22,7 @@ class Desk:
         self._queue = threading.Lock()
         self._computing = threading.Lock()
         self._waiting: list[Request] = []
+        self._look = False  # whether something has come that nobody has seen to
         self._closed = False
         self._changed = threading.Condition(self._queue)
         waits = server.max_wait_s is not None and server.max_wait_s > 0
@@ -30,14 +32,23 @@ class Desk:
 
     def submit(self, columns: Columns, rows: int, kind: str, deliver: Deliver) -> None:
         """Ask; `deliver` is called with the reply, here or in another caller's thread."""
+        self.post([Request(columns, rows, kind, deliver, monotonic())])
+
+    def post(self, requests: Sequence[Request]) -> None:
+        """Requests that have come together, each with what is to be called with its reply as its tag; with none of them
+        what is due by now is answered."""
         with self._queue:
-            self._waiting.append(Request(columns, rows, kind, deliver, monotonic()))
+            self._waiting += requests
+            self._look = True
             if self._timer is not None:
                 self._changed.notify()
-        self.serve()
+        self._serve()
 
-    def ask(self, columns: Columns, rows: int, kind: str = "act", timeout: float | None = None) -> Reply | None:
-        """Ask and wait for the reply; None if it doesn't come in time."""
+    def ask(
+        self, columns: Columns, rows: int, kind: str = "act", timeout: float | None = None, alone: bool = False
+    ) -> Reply | None:
+        """Ask and wait for the reply; None if it doesn't come in time, and what was asked is forgotten then. Who is
+        `alone` waits for nobody: the pass begins with what is there."""
         found: list[Reply] = []
         answered = threading.Event()
 
@@ -46,37 +57,68 @@ class Desk:
             answered.set()
 
         self.submit(columns, rows, kind, deliver)
-        return found[0] if answered.wait(timeout) else None
+        if alone and not found:
+            self.flush()
+        if not answered.wait(timeout):
+            self.forget(deliver)
+        return found[0] if found else None
 
-    def serve(self) -> None:
+    def flush(self) -> None:
+        """Answer whatever is there, due or not."""
+        with self._computing:
+            self._collect()
+            replies = self.server.flush(monotonic(), monotonic)
+        self._deliver(replies)
+        self._serve()
+
+    def _serve(self) -> None:
         """Answer what is due, unless somebody is at it, who then sees to this as well."""
-        while self._waiting and self._computing.acquire(blocking=False):
+        while self._look and self._computing.acquire(blocking=False):
             try:
                 replies = self._poll()
             finally:
                 self._computing.release()
-            for reply in replies:
-                reply.tag(reply)
+            self._deliver(replies)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Nothing is computed meanwhile; what comes waits."""
+        with self._computing:
+            yield
+        self._serve()
 
     def swap(self, functions: Mapping[str, Function], version: int) -> None:
         """Answer with other functions from the next pass on."""
-        with self._computing:
+        with self.still():
             self.server.swap(functions, version)
 
+    def forget(self, tag: Deliver) -> None:
+        """Drop what waits of a caller that is gone."""
+        with self.still():
+            self._collect()
+            self.server.forget(tag)
+
+    @staticmethod
+    def _deliver(replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            reply.tag(reply)
+
     def _poll(self) -> list[Reply]:
+        self._collect()
+        return self.server.poll(monotonic(), monotonic)
+
+    def _collect(self) -> None:
         with self._queue:
-            new, self._waiting = self._waiting, []
+            new, self._waiting, self._look = self._waiting, [], False
         for request in new:
             self.server.submit(request)
-        return self.server.poll(monotonic(), monotonic)
 
     def _watch(self) -> None:
         while not self._closed:
             with self._computing:
                 replies = self._poll()
                 deadline = self.server.deadline()
-            for reply in replies:
-                reply.tag(reply)
+            self._deliver(replies)
             with self._queue:
                 if not self._waiting and not self._closed:
                     self._changed.wait(None if deadline is None else max(deadline - monotonic(), 0.0))

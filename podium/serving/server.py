@@ -107,6 +107,14 @@ class InferenceServer:
                 replies += self._answer(kind, self._take(kind), now, clock)
         return replies
 
+    def flush(self, now: float, clock: Callable[[], float] | None = None) -> list[Reply]:
+        """The replies to everything that waits, due or not."""
+        replies = self.poll(now, clock)
+        for kind, queue in self._queues.items():
+            while queue:
+                replies += self._answer(kind, self._take(kind), now, clock)
+        return replies
+
     def missing(self, kind: str = "act") -> int:
         """How many more rows make a full pass; 0 if one is due for them, or if whatever is there makes one."""
         return max(self.max_batch - self._rows[kind], 0) if self.max_batch is not None else 0
@@ -144,7 +152,8 @@ class InferenceServer:
 
     def _take(self, kind: str) -> list[Request]:
         """The oldest requests that fit into a pass; one alone may be larger."""
-        queue, rows, taken = self._queues[kind], 0, []
+        queue, rows = self._queues[kind], 0
+        taken: list[Request] = []
         while queue and (not taken or self.max_batch is None or rows + queue[0].rows <= self.max_batch):
             request = queue.popleft()
             rows += request.rows
