@@ -85,7 +85,7 @@ class Desk:
         """Nothing is computed meanwhile; what comes waits."""
         with self._computing:
             yield
-        self._serve()
+        self.post(())
 
     def swap(self, functions: Mapping[str, Function], version: int) -> None:
         """Answer with other functions from the next pass on."""
