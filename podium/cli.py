@@ -17,6 +17,7 @@ USAGE = f"""Podium {__version__}: distributed reinforcement learning
   podium train ALGO ENV [--SETTING VALUE ...]   train; `podium train ALGO --help` shows its settings
   podium resume DIR [--steps N]                 go on with a run
   podium evaluate DIR [--episodes N]            play with a trained policy; --video FILE films it
+  podium serve DIR [--port N] [--follow]        answer questions about actions over gRPC
   podium plan ALGO ENV [--SETTING VALUE ...]    what train would run, what it takes up, how fast it goes
   podium plot DIR|FILE... [--out PNG]           draw learning curves or benchmark reports
   podium list [algorithms|envs|runs]            what there is
@@ -274,6 +275,35 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _serve(words: list[str]) -> int:
+    parser = Parser(prog="podium serve", description="Answer for a trained policy over gRPC.", allow_abbrev=False)
+    parser.add_argument("dir", metavar="DIR")
+    parser.add_argument("--checkpoint", default="latest", help="latest, best, or a folder's name in checkpoints/")
+    parser.add_argument("--host", default="127.0.0.1", help="another than the loopback interface needs a token")
+    parser.add_argument("--port", type=int, default=0, help="0 takes any that is free")
+    parser.add_argument("--token", action=Once, help="what every call must carry")
+    parser.add_argument("--token-file", action=Once, metavar="FILE", help="a file that holds it")
+    parser.add_argument("--max-batch", type=_positive, default=256, metavar="ROWS", help="rows in a pass")
+    parser.add_argument("--max-wait-ms", type=_milliseconds, default=0.0, metavar="MS", help="to wait for as many")
+    parser.add_argument("--follow", action="store_true", help="take the weights of newer checkpoints as they come")
+    parser.add_argument("--json", action="store_true")
+    own = parser.parse_args(words)
+    from podium.serve import ServeRequest, serve_command
+
+    given = {name: value for name, value in vars(own).items() if name not in ("dir", "json")}
+    return serve_command(ServeRequest(own.dir, **given), own.json)
+
+
+def _milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 60_000:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a number from 0 to 60000")
+    return value
+
+
 def _plot(words: list[str]) -> int:
     parser = Parser(prog="podium plot", description="Draw learning curves or benchmark reports.", allow_abbrev=False)
     parser.add_argument("files", nargs="+", metavar="DIR|FILE")
@@ -313,6 +343,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "resume": _resume,
     "evaluate": _evaluate,
     "plan": _plan,
+    "serve": _serve,
     "plot": _plot,
     "list": _list,
     "bench": _bench,

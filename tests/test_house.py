@@ -25,7 +25,8 @@ MACHINE_PATH = re.compile(r"(?<![\w.}~/-])/(?:work|home|root|opt|mnt|Users)/\w|f
 
 
 def modules() -> list[Path]:
-    return sorted(PODIUM.rglob("*.py"))
+    """Those that somebody wrote: not the messages that are generated from the protocol."""
+    return sorted(path for path in PODIUM.rglob("*.py") if not path.stem.endswith("_pb2"))
 
 
 def imported_packages(source: str) -> set[str]:

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from podium.algorithms.common.base import RunConfig, Setup
+from podium.algorithms.common.on_policy import as_played
 from podium.algorithms.common.strategies import Parts
 from podium.bench.measure import rate
 from podium.bench.report import Measured, Report, Target
@@ -82,7 +83,7 @@ def run(report: Report, counts: Sequence[int], ms: float, rounds: int, seconds: 
     with ExitStack() as stack:
         stack.callback(engine.close)
         config = RunConfig(envs=ENVS, fragment=FRAGMENT)
-        parts = Parts(config, Setup(engine, spec, *spaces_of(spec)), _policy, _sgd)
+        parts = Parts(config, Setup(engine, spec, *spaces_of(spec)), _policy, _sgd, as_played)
         fleet = Fleet(parts, parts.learner(), [])
         fleet.grow(1)
         _check_memory(report, counts, fleet.worker_bytes())

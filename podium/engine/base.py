@@ -68,6 +68,9 @@ class Engine(Protocol):
     `get` fetches values, `check` only raises what a finished call raised, and leaves the value where it is. An engine
     can be sent to a spawned object, which then spawns in the same place: `child` says for how much. Where `apart` holds,
     spawned objects run beside each other.
+
+    The calls of a spawned object run one after the other, in their order; one with several `callers` takes that many at
+    once, in threads of its own and in no order. On `local` a call runs in the thread that makes it.
     """
 
     @property
@@ -77,7 +80,13 @@ class Engine(Protocol):
         ...
 
     def spawn(
-        self, factory: Callable[..., Any], *args: Any, name: str = "", resources: Resources = ..., **kwargs: Any
+        self,
+        factory: Callable[..., Any],
+        *args: Any,
+        name: str = "",
+        resources: Resources = ...,
+        callers: int = 1,
+        **kwargs: Any,
     ) -> Handle: ...
     def put(self, value: Any) -> Ref: ...
     def get(self, refs: Any, timeout: float | None = None) -> Any: ...

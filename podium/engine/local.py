@@ -105,6 +105,7 @@ class LocalEngine:
         *args: Any,
         name: str = "",
         resources: Resources = Resources(),
+        callers: int = 1,
         **kwargs: Any,
     ) -> LocalHandle:
         args, kwargs = self._copy((_resolve(args), {key: _resolve(value) for key, value in kwargs.items()}))

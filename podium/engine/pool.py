@@ -17,6 +17,9 @@ START_S = 120.0
 
 LONGEST_WAIT_S = 60.0
 
+SERVER_S = 10.0
+"""How long the server may take to say that it is there."""
+
 Spawn = Callable[[int, int], Handle]  # (the worker's index, how often it was replaced) -> a new worker
 
 
@@ -58,6 +61,9 @@ class Pool:
     A worker that dies, raises or takes longer than `time_limit` seconds is replaced, and its calls are lost. More than
     `max_failures` of that with no finished call between them end the run with the first one's cause. What a call was
     given and could not have is no worker's fault, and an error at once: what gave it is no member of the pool.
+
+    A `server` that all workers ask belongs to the pool, and is closed with it. It is not replaced: that it is gone is the
+    error, whatever a worker says.
     """
 
     def __init__(
@@ -69,8 +75,10 @@ class Pool:
         depth: int = 1,
         max_failures: int = 3,
         time_limit: float = 300.0,
+        server: Handle | None = None,
     ) -> None:
         self.engine, self.depth, self.max_failures, self.time_limit = engine, depth, max_failures, time_limit
+        self.server = server
         self._spawn = spawn
         self.replaced = self.lost = 0
         self.until_ended = False  # whether the last `wait` saw the call that it was given end
@@ -79,8 +87,11 @@ class Pool:
         try:
             for index in range(1, count + 1):
                 self._workers.append(self._new(index, 0))
+            if server is not None:
+                self._wait_for_start(server)
             for worker in self._workers:
-                self._wait_for_start(worker)
+                self._wait_for_start(worker.handle)
+                worker.starting = None
         except BaseException:
             self.close()
             raise
@@ -89,13 +100,11 @@ class Pool:
         handle = self._spawn(index, replaced)
         return Worker(index, handle, Call(handle.ready, monotonic()), replaced)
 
-    def _wait_for_start(self, worker: Worker) -> None:
-        """At the beginning every worker must come up: one that can't is an error at once."""
-        assert worker.starting is not None
-        if not self.engine.wait([worker.starting.ref], 1, START_S)[0]:
-            raise CallTimedOut(f"{worker.handle.name} did not start within {START_S:.0f} s")
-        self.engine.check(worker.starting.ref)
-        worker.starting = None
+    def _wait_for_start(self, handle: Handle) -> None:
+        """At the beginning everyone must come up: one that can't is an error at once."""
+        if not self.engine.wait([handle.ready], 1, START_S)[0]:
+            raise CallTimedOut(f"{handle.name} did not start within {START_S:.0f} s")
+        self.engine.check(handle.ready)
 
     # --- what is there ---
 
@@ -170,6 +179,7 @@ class Pool:
 
     def fail(self, index: int, error: BaseException) -> None:
         """Put a new worker in the place of one that failed; too many failures end the run."""
+        self._check_server()
         worker = self._workers[index - 1]
         self._failures.append(error)
         self.lost += len(worker.calls)
@@ -182,6 +192,10 @@ class Pool:
             self.engine.kill(worker.handle)
         self.replaced += 1
         self._workers[index - 1] = self._new(index, worker.replaced + 1)
+
+    def _check_server(self) -> None:
+        if self.server is not None:
+            self.engine.check(self.server.call("processes"), SERVER_S)
 
     def check_alive(self, within: float = 10.0) -> None:
         """Find the workers that don't answer, and replace them."""
@@ -236,6 +250,7 @@ class Pool:
         try:
             self.engine.check(call.ref)
         except ArgumentLost:
+            self._check_server()
             raise
         except Exception as error:
             self.fail(worker.index, error)
@@ -278,3 +293,5 @@ class Pool:
         for worker in self._workers:
             self.engine.kill(worker.handle)
         self._workers.clear()
+        if self.server is not None:
+            self.engine.kill(self.server)

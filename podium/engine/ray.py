@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -122,6 +123,26 @@ class Host:
             self._target.close()
 
 
+class SharedHost(Host):
+    """One whose calls run in several threads, in no order: they wait for the start, which has a thread of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = threading.Event()
+
+    @ray.method(num_returns=2, concurrency_group="start")
+    def start(self, factory: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
+        try:
+            return super().start(factory, *args, **kwargs)
+        finally:
+            self._started.set()
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        if not self._started.wait(PATIENCE_S):
+            raise CallTimedOut(f"what was to be called did not start within {PATIENCE_S:.0f} s")
+        return super()._method(name)
+
+
 class RayHandle:
     """An object in an actor; it may be sent to others. `ready` is its start, with the processes that it made."""
 
@@ -185,6 +206,7 @@ class RayEngine:
         if self._started:
             _attach(address) if address is not None else _start(num_cpus)
         self._host = ray.remote(Host)
+        self._shared_host = ray.remote(concurrency_groups={"start": 1})(SharedHost)  # type: ignore[call-overload]
 
     def device(self, name: str, place: int) -> str:
         """Each object sees the GPU that it reserves as its only one."""
@@ -198,9 +220,11 @@ class RayEngine:
         *args: Any,
         name: str = "",
         resources: Resources = Resources(),
+        callers: int = 1,
         **kwargs: Any,
     ) -> RayHandle:
         options: dict[str, Any] = {
+            "max_concurrency": callers,
             "num_cpus": resources.cpus,
             "num_gpus": resources.gpus,
             "memory": resources.memory_bytes or None,
@@ -215,7 +239,7 @@ class RayEngine:
             here = ray.get_runtime_context().get_node_id()
             # What reserves nothing has room everywhere; Ray takes a soft wish lightly there.
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=bool(resources))
-        actor = self._host.options(**options).remote()
+        actor = (self._host if callers == 1 else self._shared_host).options(**options).remote()
         given = {key: _top(value) for key, value in kwargs.items()}
         name = name or f"ray-{len(self._handles)}"
         ready = _ref(actor.start.remote(factory, *map(_top, args), **given), name)
@@ -230,10 +254,13 @@ class RayEngine:
         """The value of one Ref, or the values of a sequence of them."""
         many = list(refs) if isinstance(refs, Sequence) else [refs]
         limit = None if timeout is None else time.monotonic() + timeout
-        for ref in many:
-            self.check(ref, None if limit is None else max(limit - time.monotonic(), 0.0))
-        with _typed("a worker"):
+        try:
             values = ray.get([ref.value for ref in many], timeout=timeout)
+        except Exception:
+            for ref in many:  # the first of them to fail tells whose call it was
+                self.check(ref, None if limit is None else max(limit - time.monotonic(), 0.0))
+            with _typed("a worker"):
+                raise
         return values if isinstance(refs, Sequence) else values[0]
 
     def check(self, ref: Any, timeout: float | None = None) -> None:

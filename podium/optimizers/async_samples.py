@@ -8,7 +8,7 @@ from podium.core.errors import ArgumentLost
 from podium.engine.base import Engine, Handle, Ref
 from podium.engine.pool import Finished, Pool
 from podium.evaluation.sample import Report
-from podium.optimizers.base import SgdPlan, State, pool_figures, timed
+from podium.optimizers.base import SgdPlan, State, newest, pool_figures, timed
 
 
 class AsyncSamples:
@@ -42,12 +42,12 @@ class AsyncSamples:
     def step(self, progress: float) -> Report:
         stages = Report()
         if self._weights is None:
-            self._weights = self._learner.call("get_weights", progress)
+            self._weights = newest(self._learner, self.samplers, progress)
         report = None
         while report is None:
             report = self._learned(progress, stages)
         self.updates += 1
-        self._weights = self._learner.call("get_weights", progress)
+        self._weights = newest(self._learner, self.samplers, progress)
         report.metrics.last("queue_depth", len(self._queue))
         report.metrics.last("samples_dropped", self.dropped)
         report.samplers, report.learners, report.overlapping = len(self.samplers), 1, True

@@ -46,10 +46,19 @@ def timed(report: Report, stage: str) -> Iterator[None]:
 
 
 def everyone(learner: Handle, pool: Pool) -> list[Handle | None]:
-    """The learner and then the workers, where they are others; none for one that is just being replaced."""
+    """The learner, the workers' server if they have one, and then the workers, where they are others; none for one that
+    is just being replaced."""
     up = pool.up
     workers = [pool.handle(index) if index in up else None for index in range(1, len(pool) + 1)]
-    return [learner, *(worker for worker in workers if worker is not learner)]
+    server = [] if pool.server is None else [pool.server]
+    return [learner, *server, *(worker for worker in workers if worker is not learner)]
+
+
+def newest(learner: Handle, pool: Pool, progress: float) -> Ref:
+    """The learner's weights, to call the workers with. Where a server plays for them it takes the weights, and hands on
+    to the workers what else there is to know of these."""
+    weights = learner.call("get_weights", progress)
+    return weights if pool.server is None else pool.server.call("set_weights", weights)
 
 
 def together(engine: Engine, refs: Sequence[Ref]) -> list[Any]:

@@ -8,7 +8,7 @@ from podium.core.errors import ArgumentLost
 from podium.engine.base import Engine, Handle, Ref
 from podium.engine.pool import Pool
 from podium.evaluation.sample import Report, merge_reports
-from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed, together
+from podium.optimizers.base import SgdPlan, State, everyone, newest, pool_figures, restore, states, timed, together
 
 
 class MultiDevice:
@@ -40,7 +40,7 @@ class MultiDevice:
     def step(self, progress: float) -> Report:
         stages = Report()
         with timed(stages, "sampling"):
-            weights = self.learners[0].call("get_weights", progress)
+            weights = newest(self.learners[0], self.samplers, progress)
         loaded = None
         while loaded is None:
             loaded = self._loaded(weights, stages)

@@ -6,7 +6,7 @@ from podium.core.errors import ArgumentLost
 from podium.engine.base import Engine, Handle, Ref
 from podium.engine.pool import Pool
 from podium.evaluation.sample import Report
-from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed
+from podium.optimizers.base import SgdPlan, State, everyone, newest, pool_figures, restore, states, timed
 
 
 class SyncSamples:
@@ -23,7 +23,7 @@ class SyncSamples:
     def step(self, progress: float) -> Report:
         stages = Report()
         with timed(stages, "sampling"):
-            weights = self._learner.call("get_weights", progress)
+            weights = newest(self._learner, self.samplers, progress)
         report = None
         while report is None:
             report = self._learned(weights, progress, stages)

@@ -16,9 +16,21 @@ from torch import Tensor, nn
 from podium.core.errors import UsageError
 from podium.core.spaces import Box, Discrete, Leaf, MultiDiscrete, Space, leaves, unflatten
 
+FEW = 4096
+"""Numbers below which the call of an operation costs more than its arithmetic."""
+
+
+def tanh_(x: Tensor) -> Tensor:
+    """tanh, on a processor by way of the sigmoid, right to 2e-7: torch's vectorized sigmoid takes a ninth of the time of
+    its tanh, which would be a fifth of an update of a small network."""
+    if x.device.type != "cpu" or x.numel() < FEW:
+        return torch.tanh_(x)
+    return x.mul_(2.0).sigmoid_().mul(2.0).sub_(1.0)
+
+
 # In place where the gradient needs the output alone: it saves an allocation a layer.
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh_,
+    "tanh": tanh_,
     "relu": torch.relu_,
     "elu": partial(nn.functional.elu, inplace=True),
     "silu": nn.functional.silu,

@@ -193,7 +193,7 @@ class TorchPolicy:
     @torch.inference_mode()
     def act(self, obs: Columns, state: Columns, mask: np.ndarray | None = None, explore: bool = True) -> Acted:
         params, value, after = self._forward_rows(obs, state)
-        legal = torch.from_numpy(mask).to(self.device) if mask is not None else None
+        legal = _tensor(mask).to(self.device) if mask is not None else None
         if explore:
             action, logp = self.family.sample(params, legal, self._rng)
         else:
@@ -206,10 +206,10 @@ class TorchPolicy:
         return self._forward_rows(obs, state)[1].cpu().numpy()
 
     def _forward_rows(self, obs: Columns, state: Columns) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        x = {path: self._filtered(path, torch.from_numpy(column).to(self.device)) for path, column in obs.items()}
+        x = {path: self._filtered(path, _tensor(column).to(self.device)) for path, column in obs.items()}
         if not self.model.recurrent:
             return self.model.forward(x)
-        before = {name: torch.from_numpy(part).to(self.device) for name, part in state.items()}
+        before = {name: _tensor(part).to(self.device) for name, part in state.items()}
         begun = torch.zeros(1, len(next(iter(state.values()))), dtype=torch.bool, device=self.device)
         params, value, after = self.model({path: column[None] for path, column in x.items()}, before, begun)
         return params[0], value[0], after

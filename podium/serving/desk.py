@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import monotonic
 
 from podium.core.spaces import Columns
@@ -43,8 +44,11 @@ class Desk:
                 self._changed.notify()
         self._serve()
 
-    def ask(self, columns: Columns, rows: int, kind: str = "act", timeout: float | None = None) -> Reply | None:
-        """Ask and wait for the reply; None if it doesn't come in time."""
+    def ask(
+        self, columns: Columns, rows: int, kind: str = "act", timeout: float | None = None, alone: bool = False
+    ) -> Reply | None:
+        """Ask and wait for the reply; None if it doesn't come in time, and what was asked is forgotten then. Who is
+        `alone` waits for nobody: the pass begins with what is there."""
         found: list[Reply] = []
         answered = threading.Event()
 
@@ -53,7 +57,19 @@ class Desk:
             answered.set()
 
         self.submit(columns, rows, kind, deliver)
-        return found[0] if answered.wait(timeout) else None
+        if alone and not found:
+            self.flush()
+        if not answered.wait(timeout):
+            self.forget(deliver)
+        return found[0] if found else None
+
+    def flush(self) -> None:
+        """Answer whatever is there, due or not."""
+        with self._computing:
+            self._collect()
+            replies = self.server.flush(monotonic(), monotonic)
+        self._deliver(replies)
+        self._serve()
 
     def _serve(self) -> None:
         """Answer what is due, unless somebody is at it, who then sees to this as well."""
@@ -62,19 +78,30 @@ class Desk:
                 replies = self._poll()
             finally:
                 self._computing.release()
-            for reply in replies:
-                reply.tag(reply)
+            self._deliver(replies)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Nothing is computed meanwhile; what comes waits."""
+        with self._computing:
+            yield
+        self.post(())  # who came meanwhile left it to the one at work
 
     def swap(self, functions: Mapping[str, Function], version: int) -> None:
         """Answer with other functions from the next pass on."""
-        with self._computing:
+        with self.still():
             self.server.swap(functions, version)
 
     def forget(self, tag: Deliver) -> None:
         """Drop what waits of a caller that is gone."""
-        with self._computing:
+        with self.still():
             self._collect()
             self.server.forget(tag)
+
+    @staticmethod
+    def _deliver(replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            reply.tag(reply)
 
     def _poll(self) -> list[Reply]:
         self._collect()
@@ -91,8 +118,7 @@ class Desk:
             with self._computing:
                 replies = self._poll()
                 deadline = self.server.deadline()
-            for reply in replies:
-                reply.tag(reply)
+            self._deliver(replies)
             with self._queue:
                 if not self._waiting and not self._closed:
                     self._changed.wait(None if deadline is None else max(deadline - monotonic(), 0.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -102,6 +103,23 @@ class Keeper:
         if dying:
             os.kill(os.getpid(), 9)
         return reduce(np.ones(3, np.float32))
+
+
+class Table:
+    """Where so many must sit at once before anybody gets anything; it takes a while to be laid."""
+
+    def __init__(self, seats: int, seconds: float = 0.0, fail: str | None = None) -> None:
+        time.sleep(seconds)
+        if fail is not None:
+            raise errors()[fail]
+        self._all_there = threading.Barrier(seats)
+
+    def sit(self, name: str, patience: float = 20.0) -> str:
+        self._all_there.wait(patience)
+        return name
+
+    def pid(self) -> int:
+        return os.getpid()
 
 
 class Conductor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from podium.core.errors import ArgumentLost, CallTimedOut, GroupBroken, MissingExtra, WorkerDied
 from podium.engine.base import Engine, Handle, Resources
 from podium.engine.local import LocalEngine
-from tests.conformance.players import Conductor, Keeper, Odd, Unsendable, errors
+from tests.conformance.players import Conductor, Keeper, Odd, Table, Unsendable, errors
 from tests.processes import descendants, left, listening, listening_beyond_loopback
 
 SIZES = {"small": 99, "64 KiB": 1 << 14, "large": 50_001}  # float32: above 64 KiB each member adds up a part
@@ -114,6 +115,58 @@ def test_calls_of_one_object_run_in_order(engine: Engine) -> None:
     assert engine.get(refs[-1]) == list(range(12))
     assert [len(kept) for kept in engine.get(refs)] == list(range(1, 13))
     engine.kill(one)
+
+
+# --- several callers ---
+
+
+def at_once(engine: Engine, handle: Handle, names: list[str]) -> list[str]:
+    """What the calls of several threads give, each of which waits for the others."""
+    with ThreadPoolExecutor(len(names)) as pool:
+        return list(pool.map(lambda name: engine.get(handle.call("sit", name), 30.0), names))
+
+
+def test_one_with_several_callers_takes_their_calls_at_once(engine: Engine) -> None:
+    table = engine.spawn(Table, 3, name="table-1", callers=3)
+    for _ in range(3):
+        assert at_once(engine, table, ["ann", "bob", "cy"]) == ["ann", "bob", "cy"]
+    assert engine.processes()[-1]["pid"] == engine.get(table.call("pid"))
+    engine.kill(table)
+    assert isinstance(raised(engine, table.call("pid")), WorkerDied)
+
+
+def test_calls_of_several_callers_wait_for_the_start(engine: Engine) -> None:
+    table = engine.spawn(Table, engine.put(2), 0.5, callers=2)
+    assert at_once(engine, table, ["ann", "bob"]) == ["ann", "bob"]
+    engine.kill(table)
+
+
+def test_a_start_that_fails_fails_every_call_of_several_callers(engine: Engine) -> None:
+    with pytest.raises(Odd, match="broken with code 3"):
+        table = engine.spawn(Table, 2, fail="odd", callers=2)
+        calls = [table.call("sit", name) for name in ("ann", "bob", "cy")]
+        assert {type(raised(engine, call)) for call in calls} == {Odd}
+        engine.check(table.ready)
+
+
+def test_one_with_several_callers_can_be_called_from_elsewhere(engine: Engine) -> None:
+    """By others that were spawned, at the same time as by this process."""
+    table = engine.spawn(Table, 1 if here(engine) else 3, callers=3)
+    guests = [engine.spawn(Guest, engine, table) for _ in range(2)]
+    calls = [guest.call("sit_down", name) for guest, name in zip(guests, ("ann", "bob"), strict=True)]
+    assert engine.get([*calls, table.call("sit", "cy")]) == ["ann", "bob", "cy"]
+    for handle in (*guests, table):
+        engine.kill(handle)
+
+
+class Guest:
+    """Sits down at somebody's table."""
+
+    def __init__(self, engine: Engine, table: Handle) -> None:
+        self.engine, self.table = engine, table
+
+    def sit_down(self, name: str) -> Any:
+        return self.engine.get(self.table.call("sit", name))
 
 
 # --- waiting ---

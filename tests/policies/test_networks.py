@@ -11,7 +11,17 @@ from torch import Tensor, nn
 
 from podium.core.errors import UsageError
 from podium.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, leaves
-from podium.policies.networks import ActorCritic, Encoder, Memory, NatureCNN, NetSettings, UserModel, user_module
+from podium.policies.networks import (
+    FEW,
+    ActorCritic,
+    Encoder,
+    Memory,
+    NatureCNN,
+    NetSettings,
+    UserModel,
+    tanh_,
+    user_module,
+)
 
 PLAIN = Box.of(-1, 1, (3,))
 
@@ -295,3 +305,14 @@ def test_a_model_is_a_function_of_the_spaces_or_a_module_that_each_policy_copies
 def test_a_function_that_makes_something_else_is_refused() -> None:
     with pytest.raises(UsageError, match=r"the model function returned int, expected a torch nn\.Module"):
         user_module(lambda space, outputs: 3, PLAIN, 2)
+
+
+def test_tanh_by_way_of_the_sigmoid_is_tanh_with_its_gradient() -> None:
+    x = torch.linspace(-12, 12, 2 * FEW)
+    given, exact = x.clone().requires_grad_(), x.double().requires_grad_()
+    ours, theirs = tanh_(given * 1), torch.tanh(exact)
+    assert (ours - theirs).abs().max() < 3e-7
+    slope, true_slope = (torch.autograd.grad(y.sum(), a)[0] for y, a in ((ours, given), (theirs, exact)))
+    assert (slope - true_slope).abs().max() < 5e-7
+    few = x[:FEW:2].clone()
+    assert torch.equal(tanh_(few.clone()), torch.tanh(few))

@@ -19,6 +19,8 @@ OptimizerName = Literal[
 ]
 OPTIMIZERS: tuple[str, ...] = get_args(OptimizerName)
 Workers = int | Literal["auto"]
+CENTRAL = ("inference", ("central",))
+CENTRAL_OPTIMIZERS = ("sync_samples", "multi_device", "async_samples")
 NEED_WORKERS = ("allreduce", "async_gradients", "parameter_server", "async_samples")
 
 
@@ -74,6 +76,15 @@ class RunConfig(Config):
     max_lag: int | None = setting(
         None, "drop fragments whose weights are older", unit="updates", low=0, only=("optimizer", ("async_samples",))
     )
+    inference: Literal["local", "central"] = setting(
+        "local", "where workers' policies are: with each its own, or on one server that all of them ask"
+    )
+    inference_batch: int | None = setting(
+        None, "a pass begins with so many; none is those of all workers", unit="rows", low=1, only=CENTRAL
+    )
+    inference_wait_ms: float = setting(
+        3.0, "or when the first has waited for this long", unit="ms", low=0, only=CENTRAL
+    )
     device: str = setting("cpu", "where the networks live: cpu, cuda, cuda:1, auto")
     threads: int = setting(1, "compute threads of the learner", low=1, high=1024)
     checkpoint_every: int | None = setting(
@@ -97,6 +108,22 @@ class RunConfig(Config):
             )
         if self.optimizer in NEED_WORKERS and not self.workers:
             raise ConfigError(f"--workers is 0, expected at least 1: with --optimizer {self.optimizer} workers play")
+        if self.inference == "central":
+            self._check_central()
+
+    def _check_central(self) -> None:
+        if self.optimizer not in CENTRAL_OPTIMIZERS:
+            raise ConfigError(
+                f"--inference central does not fit --optimizer {self.optimizer}: its workers learn, and hold the policy "
+                f"for that; expected one of {', '.join(CENTRAL_OPTIMIZERS)}"
+            )
+        if not self.workers:
+            raise ConfigError("--workers is 0, expected at least 1: with --inference central they ask the server")
+        if self.gpus_per_worker:
+            raise ConfigError(
+                f"--gpus-per-worker {self.gpus_per_worker:g} would not be read: with --inference central the server "
+                "has the policy, on --device"
+            )
 
 
 @dataclass(frozen=True)

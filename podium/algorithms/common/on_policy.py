@@ -160,7 +160,7 @@ def on_policy(
     policy = partial(_make_policy, loss, postprocess, targets, model)
 
     def build(settings: Any, setup: Setup) -> Optimizer:
-        parts = Parts(settings, setup, policy, lambda progress, update: sgd(settings, progress, update))
+        parts = Parts(settings, setup, policy, lambda progress, update: sgd(settings, progress, update), postprocess)
         return STRATEGIES[settings.optimizer](parts)
 
     if refused is None:

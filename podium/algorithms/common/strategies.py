@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from podium.algorithms.common.central import CentralPolicy, CentralServer, Postprocess
 from podium.engine.base import Handle, Resources
 from podium.engine.pool import Pool
 from podium.envs.make import make
@@ -19,33 +20,62 @@ from podium.optimizers.multi_device import MultiDevice
 from podium.optimizers.parameter_server import ParameterServer
 from podium.optimizers.sync_samples import SyncSamples
 from podium.policies.base import Policy
+from podium.serving.base import Client
+from podium.serving.transports.engine import EngineClient
 
 GIB = 1 << 30
+CONTROLLER_CALLS = 2
+"""How many calls of the controller's the server takes beside one of each worker."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What an algorithm brings: its settings, where it runs, how its policy is made, and how it goes over a batch."""
+    """What an algorithm brings: its settings, where it runs, how its policy is made, how it goes over a batch, and how a
+    trajectory is finished where it was played."""
 
     config: Any
     setup: Any
     policy: Callable[..., Policy]
     sgd: SgdPlan
+    postprocess: Postprocess
 
     def learner(self, plays: bool = False, place: int = 0) -> Handle:
         """An evaluator that learns on the device of its place, and plays only if it is told to."""
         config = self._on_device(place)
-        return self._spawn(config, 0, 0, plays, f"learner-{place}", _gpu(config.device) + Resources(near=True))
+        share = 0.5 if place == 0 and self.config.inference == "central" else 1.0  # the server has the other half
+        resources = _gpu(config.device, share) + Resources(near=True)
+        return self._spawn(self._policy(config, 0), 0, 0, plays, f"learner-{place}", resources)
 
     def rank(self, index: int, replaced: int) -> Handle:
         """An evaluator that plays and learns."""
         config = self._on_device(index - 1)
-        return self._spawn(config, index, replaced, True, f"worker-{index}", self._reserved() + _gpu(config.device))
+        resources = self._reserved() + _gpu(config.device)
+        return self._spawn(self._policy(config, index), index, replaced, True, f"worker-{index}", resources)
 
     def worker(self, index: int, replaced: int) -> Handle:
         """An evaluator that plays, with one compute thread and, unless it reserves a GPU, on the processor."""
         config = self.config.replace(threads=1, device="cuda" if self.config.gpus_per_worker else "cpu")
-        return self._spawn(config, index, replaced, True, f"worker-{index}", self._reserved())
+        return self._spawn(self._policy(config, index), index, replaced, True, f"worker-{index}", self._reserved())
+
+    def asking_worker(self, client: Client, index: int, replaced: int) -> Handle:
+        """An evaluator that plays as a server tells it to."""
+        make_policy = partial(CentralPolicy, client, self.postprocess, self.config)
+        return self._spawn(make_policy, index, replaced, True, f"worker-{index}", self._reserved())
+
+    def server(self) -> Handle:
+        """The policy that plays for all workers, on the learner's device and with the first worker's random numbers. Where
+        they play one after the other nobody waits for another's rows."""
+        config, engine = self._on_device(0), self.setup.engine
+        rows = (config.inference_batch or config.workers * config.envs) if engine.apart else None
+        return engine.spawn(
+            CentralServer,
+            self._policy(config, 1),
+            rows,
+            config.inference_wait_ms / 1000 if engine.apart else 0.0,
+            name="server-0",
+            resources=_gpu(config.device, 0.5) + Resources(near=True),
+            callers=config.workers + CONTROLLER_CALLS,
+        )
 
     def _on_device(self, place: int) -> Any:
         return self.config.replace(device=self.setup.engine.device(self.config.device, place))
@@ -54,16 +84,26 @@ class Parts:
         config = self.config
         return Resources(config.cpus_per_worker, config.gpus_per_worker, int(config.memory_per_worker * GIB))
 
-    def _spawn(self, config: Any, index: int, replaced: int, plays: bool, name: str, resources: Resources) -> Handle:
-        setup = self.setup
+    def _policy(self, config: Any, index: int) -> Callable[[], Policy]:
         seed = config.seed + 100_003 * index
-        make_policy = partial(self.policy, config, setup.observation_space, setup.action_space, seed)
-        make_env = partial(make, setup.env, config.envs) if plays else None
+        return partial(self.policy, config, self.setup.observation_space, self.setup.action_space, seed)
+
+    def _spawn(
+        self,
+        make_policy: Callable[[], Any],
+        index: int,
+        replaced: int,
+        plays: bool,
+        name: str,
+        resources: Resources,
+    ) -> Handle:
+        setup = self.setup
+        make_env = partial(make, setup.env, self.config.envs) if plays else None
         return setup.engine.spawn(
             Evaluator,
             make_policy,
             make_env,
-            seed=config.seed,
+            seed=self.config.seed,
             index=index,
             replaced=replaced,
             name=name,
@@ -72,13 +112,18 @@ class Parts:
 
     def workers(self, learning: bool = False) -> Pool:
         """The evaluators that play beside the learner, or learn too."""
-        config = self.config
+        config, engine = self.config, self.setup.engine
+        spawn, server = self.rank if learning else self.worker, None
+        if config.inference == "central":
+            server = self.server()
+            spawn = partial(self.asking_worker, EngineClient(engine, server))
         return Pool(
-            self.setup.engine,
-            self.rank if learning else self.worker,
+            engine,
+            spawn,
             config.workers,
             max_failures=config.max_failures,
             time_limit=config.worker_timeout,
+            server=server,
         )
 
     def samplers(self, learner: Handle) -> Pool:
@@ -92,8 +137,8 @@ class Parts:
         return not self.config.workers
 
 
-def _gpu(device: str) -> Resources:
-    return Resources(gpus=1.0) if device.startswith("cuda") else Resources()
+def _gpu(device: str, share: float = 1.0) -> Resources:
+    return Resources(gpus=share) if device.startswith("cuda") else Resources()
 
 
 def sync_samples(parts: Parts) -> Optimizer:
