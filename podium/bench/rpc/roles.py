@@ -81,7 +81,7 @@ class Observer:
         settings = self._settings
         latencies = np.empty(settings.requests)
         due = self._due(start)
-        began = time.monotonic()
+        began = time.monotonic() if due is None else float(due[0])
         for episode in range(settings.episodes):
             self._reset()
             for step in range(episode * settings.steps, (episode + 1) * settings.steps):
