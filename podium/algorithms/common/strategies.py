@@ -21,7 +21,7 @@ from podium.optimizers.parameter_server import ParameterServer
 from podium.optimizers.sync_samples import SyncSamples
 from podium.policies.base import Policy
 from podium.serving.base import Client
-from podium.serving.transports.engine import EngineClient
+from podium.serving.transports.near import NearClient
 
 GIB = 1 << 30
 CONTROLLER_CALLS = 2
@@ -70,6 +70,8 @@ class Parts:
         return engine.spawn(
             CentralServer,
             self._policy(config, 1),
+            config.workers,
+            config.envs,
             rows,
             config.inference_wait_ms / 1000 if engine.apart else 0.0,
             name="server-0",
@@ -116,7 +118,7 @@ class Parts:
         spawn, server = self.rank if learning else self.worker, None
         if config.inference == "central":
             server = self.server()
-            spawn = partial(self.asking_worker, EngineClient(engine, server))
+            spawn = partial(self.asking_worker, NearClient(engine, server))
         return Pool(
             engine,
             spawn,
