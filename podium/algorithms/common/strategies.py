@@ -9,7 +9,7 @@ from typing import Any
 
 from podium.engine.base import Handle, Resources
 from podium.engine.pool import Pool
-from podium.envs.make import make
+from podium.envs.make import playing
 from podium.evaluation.evaluator import Evaluator
 from podium.optimizers.allreduce import AllReduce
 from podium.optimizers.async_gradients import AsyncGradients
@@ -58,7 +58,7 @@ class Parts:
         setup = self.setup
         seed = config.seed + 100_003 * index
         make_policy = partial(self.policy, config, setup.observation_space, setup.action_space, seed)
-        make_env = partial(make, setup.env, config.envs) if plays else None
+        make_env = partial(playing, setup.env, config.envs) if plays else None
         return setup.engine.spawn(
             Evaluator,
             make_policy,
