@@ -6,15 +6,16 @@ import json
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from typing import Any
 
 import grpc
 import numpy as np
 
-from podium.core.errors import CallTimedOut, PodiumError
+from podium.core.errors import CallTimedOut
 from podium.core.spaces import Columns, Space
 from podium.envs.single import Single
-from podium.serving.base import WAIT_S, ServerGone
+from podium.serving.base import RunOver, ServerGone
 from podium.serving.protocol import podium_pb2 as pb
 from podium.serving.protocol.columns import to_columns, to_messages
 from podium.serving.server import BadRequest
@@ -22,16 +23,10 @@ from podium.serving.server import BadRequest
 GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
-class RunOver(PodiumError):
-    """The run that the simulator played for has ended."""
-
-
 class Session:
     """One simulator's stream. The run has `timeout` seconds for each action, and may be learning meanwhile."""
 
-    def __init__(
-        self, address: str, observation: Space, action: Space, token: str = "", timeout: float = 300.0
-    ) -> None:
+    def __init__(self, address: str, observation: Space, action: Space, token: str = "", timeout: float = 300) -> None:
         self.address, self._timeout = address, timeout
         self._said: queue.SimpleQueue[pb.Event | None] = queue.SimpleQueue()
         self._heard: queue.SimpleQueue[pb.Command | Exception] = queue.SimpleQueue()
@@ -43,11 +38,7 @@ class Session:
         self._listening = threading.Thread(target=self._listen, args=(commands,), name="simulator", daemon=True)
         self._listening.start()
         spaces = [json.dumps(space.to_json()) for space in (observation, action)]
-        try:
-            self._ask(pb.Event(hello=pb.Hello(observation_space=spaces[0], action_space=spaces[1])), WAIT_S)
-        except BaseException:
-            self._channel.close()
-            raise
+        self._ask(pb.Event(hello=pb.Hello(observation_space=spaces[0], action_space=spaces[1])), timeout)
 
     def start(self, obs: Columns) -> np.ndarray | None:
         """An episode begins: the action for its first observation."""
@@ -75,8 +66,9 @@ class Session:
         try:
             heard = self._heard.get(timeout=timeout)
         except queue.Empty:
-            raise CallTimedOut(f"{self.address} did not answer within {timeout:g} s") from None
+            heard = CallTimedOut(f"{self.address} did not answer within {timeout:g} s")
         if isinstance(heard, Exception):
+            self._channel.close()
             raise heard
         return heard
 
@@ -87,16 +79,15 @@ class Session:
             self._heard.put(RunOver(f"the run at {self.address} is over"))
         except grpc.RpcError as error:
             reason: Any = error
-            self._heard.put(
-                (ServerGone if reason.code() in GONE else BadRequest)(f"{self.address}: {reason.details()}")
-            )
+            kind = ServerGone if reason.code() in GONE else BadRequest
+            self._heard.put(kind(f"{self.address}: {reason.details()}"))
 
 
 def play(env: Any, address: str, episodes: int | None = None, **how: Any) -> list[float]:
     """Play so many episodes of a gymnasium env, or until the run is over; their returns. `how` is the `Session`'s."""
     seen, returns = Single(env), list[float]()
     session = Session(address, seen.observation_space, seen.action_space, **how)
-    try:
+    with closing(session), suppress(RunOver):
         while episodes is None or len(returns) < episodes:
             total, action = 0.0, session.start(seen.columns(env.reset()[0]))
             while action is not None:
@@ -104,8 +95,4 @@ def play(env: Any, address: str, episodes: int | None = None, **how: Any) -> lis
                 total += float(reward)
                 action = session.step(seen.columns(obs), float(reward), *map(bool, over))
             returns.append(total)
-    except RunOver:
-        pass
-    finally:
-        session.close()
     return returns
