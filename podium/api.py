@@ -21,6 +21,7 @@ from podium.core.spaces import Columns, Leaf, Space
 from podium.envs.check import mask_problem
 from podium.envs.convert import MASK_KEY, mask_row
 from podium.envs.make import EnvSpec, describe, make
+from podium.envs.names import lasting_args
 from podium.envs.numbers import Numbers
 from podium.evaluation.play import play
 from podium.policies.base import Policy
@@ -276,8 +277,10 @@ def env_spec(env: Env, config: RunConfig) -> EnvSpec:
 
 
 def described_config(algo: str, spec: EnvSpec, config: RunConfig, start: Any = None) -> dict[str, Any]:
-    """What config.json holds: every setting, also the defaults; the user's own objects by their importable name."""
+    """What config.json holds: every setting, also the defaults; the user's own objects by their importable name. Secrets
+    stay out of it."""
     fields = {name: attribute_name(value) if callable(value) else value for name, value in config.to_json().items()}
+    fields["env_args"] = lasting_args(spec, config.env_args)
     return {"algo": algo, "env": describe(spec), "from": os.fspath(start) if start is not None else None, **fields}
 
 

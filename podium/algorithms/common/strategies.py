@@ -10,7 +10,7 @@ from typing import Any
 from podium.algorithms.common.central import CentralPolicy, CentralServer, Postprocess
 from podium.engine.base import Handle, Resources
 from podium.engine.pool import Pool
-from podium.envs.make import make
+from podium.envs.make import playing
 from podium.evaluation.evaluator import Evaluator
 from podium.optimizers.allreduce import AllReduce
 from podium.optimizers.async_gradients import AsyncGradients
@@ -100,7 +100,7 @@ class Parts:
         resources: Resources,
     ) -> Handle:
         setup = self.setup
-        make_env = partial(make, setup.env, self.config.envs) if plays else None
+        make_env = partial(playing, setup.env, self.config.envs) if plays else None
         return setup.engine.spawn(
             Evaluator,
             make_policy,
