@@ -42,6 +42,7 @@ CASES: dict[str, list[str]] = {
         "workers": f"ppo Acrobot-v1 --steps 8000 {SMALL_PPO} --workers 2 --envs 4 --normalize-obs",
         "allreduce": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --workers 2 --optimizer allreduce --normalize-obs",
         "devices": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --workers 2 --optimizer multi_device",
+        "central": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --workers 2 --inference central --memory gru",
         "shards": "a2c CartPole-v1 --steps 8000 --workers 2 --optimizer parameter_server --synchronous --shards 3",
         "stacked": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --frame-stack 2",
     }.items()

@@ -138,7 +138,9 @@ def _memory(config: RunConfig, bytes_: figures.Memory) -> dict[str, Any]:
 def _transport(config: RunConfig, measured: Measured, machine: Machine) -> dict[str, Any]:
     bytes_ = figures.traffic(config, measured)
     often = figures.predict(config, measured, machine).iterations_per_s
-    rates = {name: round(getattr(bytes_, name) * often) for name in ("samples", "weights", "gradients", "reduced")}
+    rates = {
+        name: round(getattr(bytes_, name) * often) for name in ("samples", "weights", "gradients", "reduced", "asked")
+    }
     found = {f"{name}_bytes_per_s": rate for name, rate in rates.items()}
     return {**found, "object_store_bytes_per_s": round(bytes_.stored * often)}
 

@@ -27,7 +27,13 @@ class CentralServer(NearServer):
     since nobody asks it in step."""
 
     def __init__(
-        self, make_policy: Callable[[], Policy], workers: int, rows: int, max_batch: int | None, max_wait_s: float
+        self,
+        make_policy: Callable[[], Policy],
+        workers: int,
+        rows: int,
+        row_bytes: int,
+        max_batch: int | None,
+        max_wait_s: float,
     ) -> None:
         self.policy = make_policy()
         functions: dict[str, Function] = {
@@ -38,7 +44,8 @@ class CentralServer(NearServer):
         }
         beside = ("values", "initial")
         make = partial(InferenceServer, functions, max_batch=max_batch, max_wait_s=max_wait_s, at_once=beside)
-        super().__init__(make, 2 * workers, rows)  # one whose place a new one takes may still be there
+        # One whose place a new one takes may still be there; a request has a recurrent state too.
+        super().__init__(make, 2 * workers, rows, 4 * rows * row_bytes)
 
     def _act(self, columns: Columns, explore: bool = True) -> Columns:
         acted = self.policy.act(under(columns, "obs"), under(columns, "state"), columns.get(MASK), explore)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from podium.algorithms.common.central import CentralPolicy, CentralServer, Postprocess
+from podium.core.spaces import Space, leaves
 from podium.engine.base import Handle, Resources
 from podium.engine.pool import Pool
 from podium.envs.make import playing
@@ -72,6 +74,7 @@ class Parts:
             self._policy(config, 1),
             config.workers,
             config.envs,
+            _row_bytes(self.setup.observation_space),
             rows,
             config.inference_wait_ms / 1000 if engine.apart else 0.0,
             name="server-0",
@@ -141,6 +144,10 @@ class Parts:
 
 def _gpu(device: str, share: float = 1.0) -> Resources:
     return Resources(gpus=share) if device.startswith("cuda") else Resources()
+
+
+def _row_bytes(space: Space) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves(space, "obs").values())
 
 
 def sync_samples(parts: Parts) -> Optimizer:

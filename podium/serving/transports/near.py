@@ -14,29 +14,29 @@ from podium.serving.server import InferenceServer
 from podium.serving.transports.engine import EngineClient, EngineServer
 from podium.serving.transports.shm import ShmClient, ShmTransport
 
-REQUEST_BYTES, REPLY_BYTES = 64 << 20, 64 << 20
-"""How long what goes through shared memory may be; memory is used as it is touched."""
+LEAST_BYTES = 16 << 20
+"""How long an answer may be, and a request at least; memory is used as it is touched."""
 
 
 class NearServer(EngineServer):
-    """`places` callers at most can be on its machine, with requests of so many `rows` as a rule."""
+    """`places` callers at most can be on its machine, with requests of so many `rows` as a rule. What is longer than
+    `request_bytes` goes by the engine's calls."""
 
-    def __init__(self, make: Callable[[], InferenceServer], places: int, rows: int) -> None:
+    def __init__(self, make: Callable[[], InferenceServer], places: int, rows: int, request_bytes: int) -> None:
         super().__init__(make)
-        self._places, self._rows = places, rows
+        self._places, self._rows, self._request_bytes = places, rows, max(request_bytes, LEAST_BYTES)
         self._shared: ShmTransport | None = None
         self._opening = threading.Lock()
 
-    def near(self, machine: str | None) -> str | None:
-        """Where callers on that machine find it, if it is its own."""
+    def near(self, machine: str | None) -> tuple[str, int] | None:
+        """Where callers on that machine find it, if it is its own, and how long their requests may be."""
         if machine is None or machine != this_machine():
             return None
         with self._opening:
             if self._shared is None:
-                self._shared = ShmTransport(
-                    self.desk, self._places, rows=self._rows, request_bytes=REQUEST_BYTES, reply_bytes=REPLY_BYTES
-                )
-        return self._shared.address
+                sizes = {"request_bytes": self._request_bytes, "reply_bytes": self._request_bytes}
+                self._shared = ShmTransport(self.desk, self._places, rows=self._rows, **sizes)
+        return self._shared.address, self._request_bytes
 
     def close(self) -> None:
         if self._shared is not None:
@@ -51,12 +51,13 @@ class NearClient:
         self._engine, self._handle = engine, handle
         self._far = EngineClient(engine, handle)
         self._near: ShmClient | None = None
+        self._longest = 0
         self._looked = False
 
     def ask(self, columns: Columns, kind: str = "act", timeout: float = WAIT_S) -> Answer:
         if not self._looked:
             self._look(timeout)
-        if self._near is None or 2 * sum(column.nbytes for column in columns.values()) > REQUEST_BYTES:
+        if self._near is None or 2 * sum(column.nbytes for column in columns.values()) > self._longest:
             return self._far.ask(columns, kind, timeout)
         try:
             return self._near.ask(columns, kind, timeout)
@@ -65,8 +66,10 @@ class NearClient:
 
     def _look(self, timeout: float) -> None:
         if self._engine.apart:  # else nothing is nearer than a call
-            address = self._engine.get(self._handle.call("near", this_machine()), timeout)
-            self._near = None if address is None else ShmClient(address)
+            found = self._engine.get(self._handle.call("near", this_machine()), timeout)
+            if found is not None:
+                address, self._longest = found
+                self._near = ShmClient(address)
         self._looked = True
 
     def close(self) -> None:
