@@ -21,6 +21,7 @@ from podium.serving.protocol.columns import from_messages, to_messages
 from podium.serving.server import BadRequest
 
 GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+RETRY = [(f"grpc.{which}_reconnect_backoff_ms", 200) for which in ("initial", "min", "max")]
 
 
 class Session:
@@ -30,7 +31,7 @@ class Session:
         self.address, self._timeout = address, timeout
         self._said: queue.SimpleQueue[pb.Event | None] = queue.SimpleQueue()
         self._heard: queue.SimpleQueue[pb.Command | Exception] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(address)
+        self._channel = grpc.insecure_channel(address, RETRY)
         method = "/podium.v1.Training/Play"
         play = self._channel.stream_stream(method, pb.Event.SerializeToString, pb.Command.FromString)
         metadata = [("authorization", f"Bearer {token}")] if token else None

@@ -402,9 +402,9 @@ def test_a_run_that_everybody_left_ends_after_a_checkpoint(
     monkeypatch.setattr("podium.driver.KEEP_EVERY_S", 0.0)
     monkeypatch.setattr("podium.driver.KEEP_SHARE", 0.0)
     with playing(walking(port, episodes=40)):
-        assert command(port, tmp_path / "run", "--wait", "1", "--envs", "2", "--fragment", "16", "--epochs", "1") == 1
+        assert command(port, tmp_path / "run", "--wait", "2", "--envs", "2", "--fragment", "16", "--epochs", "1") == 1
     line = capsys.readouterr().err.splitlines()[-1]
-    assert f"no simulator was connected to 127.0.0.1:{port} for 1 s (--wait)" in line
+    assert f"no simulator was connected to 127.0.0.1:{port} for 2 s (--wait)" in line
     result = RunFolder(tmp_path / "run").read_result()
     assert result is not None and result["status"] == "failed" and result["env_steps"] > 0
     assert (tmp_path / "run/checkpoints/latest/manifest.json").exists()
@@ -437,6 +437,26 @@ def test_a_signal_ends_a_run_that_waits(port: int, tmp_path: Path) -> None:
 def test_a_simulator_whose_run_dies_is_told(port: int) -> None:
     with pytest.raises(CallTimedOut, match=f"127.0.0.1:{port} did not answer within"):
         Session(f"127.0.0.1:{port}", OBSERVATION, ACTION, timeout=0.5)
+
+
+def test_a_simulator_that_falls_silent_is_let_go(port: int) -> None:
+    """While another one plays on."""
+
+    def doze() -> None:
+        session = Session(f"127.0.0.1:{port}", OBSERVATION, ACTION)
+        with closing(session):
+            session.start({"obs": OBS})
+            time.sleep(3.0)
+            with pytest.raises(BadRequest, match="nothing was said for 2 s"):
+                session.step({"obs": OBS}, 0.0, False, False)
+        awake.set()
+
+    awake = threading.Event()
+    with playing(walking(port), doze), closing(connecting(1, port=port, wait=2)) as source:
+        gathering = source.collector(Counter(), Timers())
+        while not awake.is_set() or not gathering.dropped:
+            gathering.collect(8)
+        assert gathering.dropped == 1
 
 
 def test_health_and_reflection_need_what_they_should(port: int) -> None:
