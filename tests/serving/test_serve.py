@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import pytest
 import podium
 from podium.cli import main
 from podium.core.spaces import Columns
+from podium.serve import Checkpoint
 from podium.serving.policy import Served
 from podium.serving.server import BadRequest, InferenceServer, Request
 from tests.processes import descendants, left, listening_beyond_loopback, process
@@ -251,6 +254,30 @@ def test_newer_checkpoints_are_followed_and_no_request_is_dropped(tmp_path: Path
     assert newest == player.policy.version
     assert values[newest] == pytest.approx(player.policy.values({"obs": rows}, {}).tolist(), abs=1e-4)
     assert len({tuple(np.round(seen, 2)) for seen in values.values()}) == len(values), "each has its own weights"
+
+
+def test_what_cannot_take_over_is_told_and_passed_over(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(runs["cartpole"], tmp_path / "run", symlinks=True)
+    checkpoint = Checkpoint(str(run), "latest")
+    assert checkpoint.newer() is None, "nothing is new"
+    shutil.rmtree(run)
+    assert checkpoint.newer() is None, "it may be just being written"
+    shutil.copytree(runs["counted"], run, symlinks=True)
+    assert checkpoint.newer() is None
+    assert (
+        capsys.readouterr().err == f"podium: latest of {run} is passed over: it is another run's, with other spaces\n"
+    )
+    shutil.rmtree(run)
+    shutil.copytree(runs["cartpole"], run, symlinks=True)
+    newer = checkpoint.newer()
+    assert newer is not None and newer.version == checkpoint.served.version
+    policy = run / "checkpoints" / "latest" / "policy.safetensors"
+    policy.write_bytes(policy.read_bytes()[:-1])
+    os.utime(run / "checkpoints" / "latest" / "manifest.json", (1, 1))
+    assert checkpoint.newer() is None and "part 'policy' is damaged" in capsys.readouterr().err
+    assert checkpoint.newer() is None and capsys.readouterr().err == "", "it is told once"
 
 
 def max_version(values: dict[int, Any]) -> int:
