@@ -84,25 +84,27 @@ class Run:
         self._show_progress = show_progress
         check_at_once(config)
         check_outside(env, config)
-        with ExitStack() as opened:
-            opened.enter_context(held(env, algorithm.name))
+        with ExitStack() as made:
+            made.enter_context(held(env, algorithm.name))
             check(env, config.seed)
             self.spaces = spaces_of(env)
             check_sample(algorithm, env, config, self.spaces)
             inner = replace(env, rescale_actions=False)
             self._env_actions = spaces_of(inner)[1] if env.rescale_actions else self.spaces[1]
-            self.engine = start(config.engine, config.address)
-            opened.callback(self.engine.close)
-            self.config = check_on_engine(algorithm, env, config, self.spaces)
-            self.optimizer = algorithm.build(self.config, Setup(self.engine, env, *self.spaces))
-            self._opened = opened.pop_all()
+            self._signals = made.enter_context(Signals())
+            with self._signals.at_once():
+                self.engine = start(config.engine, config.address)
+                made.callback(self.engine.close)
+                self.config = check_on_engine(algorithm, env, config, self.spaces)
+                self.optimizer = algorithm.build(self.config, Setup(self.engine, env, *self.spaces))
+                made.callback(self.optimizer.close)
+            self._made = made.pop_all()
 
     # --- the loop ---
 
     def train(self) -> dict[str, Any]:
         """Iterate until the steps are done or something asks to stop; returns what result.json says."""
         with ExitStack() as stack:
-            signals = stack.enter_context(Signals())
             # What it says is past: a run that is killed from here on has no result.
             (self.folder.path / "result.json").unlink(missing_ok=True)
             self._write_processes()
@@ -115,7 +117,7 @@ class Run:
             for callback in self.callbacks:
                 callback.on_start(self)
             try:
-                stopped_by = self._iterate(signals)
+                stopped_by = self._iterate(self._signals)
             except Interrupted as stop:
                 self._finish("signal", "interrupted")
                 stop.add_note(f"podium resume {self.folder.path} goes on")
@@ -330,5 +332,4 @@ class Run:
         return result
 
     def close(self) -> None:
-        with self._opened:
-            self.optimizer.close()
+        self._made.close()

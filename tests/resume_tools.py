@@ -63,7 +63,8 @@ def environment() -> dict[str, str]:
 
 
 def start(*words: object, **options: Any) -> subprocess.Popen[str]:
-    """A podium command as a process of its own session, with its outputs as text pipes."""
+    """A podium command as a process of its own session, with its outputs as text pipes, that Ctrl-C ends: also where a
+    shell has started the tests in the background, and so without it."""
     return subprocess.Popen(
         [sys.executable, "-m", "podium.cli", *map(str, words)],
         stdout=subprocess.PIPE,
@@ -71,6 +72,7 @@ def start(*words: object, **options: Any) -> subprocess.Popen[str]:
         text=True,
         env=environment(),
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )
 

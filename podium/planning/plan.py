@@ -9,6 +9,7 @@ from typing import Any
 from podium.algorithms.common.base import Algorithm, RunConfig
 from podium.core.errors import UsageError
 from podium.core.spaces import Leaf, Space
+from podium.engine.address import check_listening
 from podium.engine.plan import GIB, Machine, count
 from podium.engine.start import start
 from podium.envs.check import check
@@ -26,6 +27,8 @@ def check_at_once(config: RunConfig) -> None:
     """Refuse what is known not to be there, and warn, before the env is made and an engine is started. What a running
     cluster has is asked once it is attached."""
     if layout.on_other_cluster(config):
+        if config.address is not None:
+            check_listening(config.address)
         return
     machine = layout.this_machine()
     layout.refuse(config, machine)
@@ -80,6 +83,8 @@ def plan(algorithm: Algorithm, spec: EnvSpec, config: RunConfig) -> dict[str, An
     if not layout.on_other_cluster(config):
         machine = layout.this_machine()
         layout.refuse(config, machine)
+    elif config.address is not None:
+        check_listening(config.address)
     check(spec, config.seed)
     spaces = spaces_of(spec)
     check_sample(algorithm, spec, config, spaces)
