@@ -147,7 +147,7 @@ def test_columns_belong_together() -> None:
     for columns, line in (
         ({}, "no columns"),
         ({"x": np.zeros(())}, "x has no axes"),
-        ({"x": np.zeros(2), "y": np.zeros((3, 1))}, "columns of different lengths: x has 2, y has 3"),
+        ({"x": np.zeros(2), "y": np.zeros((3, 1))}, "columns of different lengths: y has 3, those before it 2"),
     ):
         with pytest.raises(BadRequest, match=line):
             rows_in(columns)
