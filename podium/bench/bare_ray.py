@@ -1,4 +1,4 @@
-"""Ray's own call loops in plain Ray code, pinned: actors that return a sample, and a controller that calls them again.
+"""Ray's own call loops in plain Ray code, pinned: actors that return a sample, a controller that calls them again; an echo.
 
 They make the calls that Podium's optimizers make, with as many in flight, and do nothing besides: no limits, failures,
 replacements, metrics or reports. They run on a cluster that is there already. Nothing in here imports Podium.
@@ -6,6 +6,7 @@ replacements, metrics or reports. They run on a cluster that is there already. N
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,3 +107,37 @@ class Sync(Loop):
         samples = [self.next()[0] for _ in self.samplers]
         ray.get(self.learner.learn.remote(samples))
         return len(samples) + 2
+
+
+class EchoServer:
+    """Answers every request with the same few bytes."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._reply = bytes(nbytes)
+
+    def echo(self, request: bytes) -> bytes:
+        return self._reply
+
+
+class EchoClient:
+    """Asks, waits for the answer, and asks again."""
+
+    def __init__(self, server: Any, nbytes: int) -> None:
+        self._server, self._request = server, bytes(nbytes)
+
+    def play(self, requests: int) -> tuple[float, float]:
+        began = time.monotonic()
+        for _ in range(requests):
+            ray.get(self._server.echo.remote(self._request))
+        return began, time.monotonic()
+
+
+def echo(clients: int, request_bytes: int, reply_bytes: int, warmup: int, requests: int) -> float:
+    """Calls per second of actors that each call the same one."""
+    server = spawn(EchoServer, reply_bytes)
+    callers = [spawn(EchoClient, server, request_bytes) for _ in range(clients)]
+    ray.get([caller.play.remote(max(warmup, 1)) for caller in callers])
+    times = ray.get([caller.play.remote(requests) for caller in callers])
+    for actor in (*callers, server):
+        ray.kill(actor)
+    return clients * requests / (max(end for _, end in times) - min(begin for begin, _ in times))

@@ -56,10 +56,9 @@ class Run:
             time.sleep(0.05)
         self.look()
 
-    def ends(self, within_s: float) -> tuple[int, str, float]:
-        began = time.monotonic()
+    def ends(self, within_s: float) -> tuple[int, str]:
         _, error = self.process.communicate(timeout=within_s)
-        return self.process.returncode, error, time.monotonic() - began
+        return self.process.returncode, error
 
     def stop(self) -> None:
         self.process.kill()
@@ -106,7 +105,7 @@ def named_memory(processes: set[Process]) -> set[str]:
 
 
 def assert_nothing_is_left(run: Run, memory: set[str]) -> None:
-    assert left(sorted(run.seen)) == []
+    assert left(sorted(run.seen), 20.0) == []
     assert not [name for name in memory if Path("/dev/shm", name).exists()]
 
 
@@ -121,7 +120,7 @@ def test_one_that_is_killed_is_named_and_the_others_end(
     memory = named_memory(run.seen)
     pid = run.named(victim)
     os.kill(pid, signal.SIGKILL)
-    code, error, _ = run.ends(15)
+    code, error = run.ends(30)
     assert code == 1
     assert error == f"podium: {victim} (pid {pid}) was killed by SIGKILL\n"
     assert f"{victim} (pid {pid}) was killed by SIGKILL" in run.out.read_text()
@@ -140,13 +139,13 @@ def test_when_the_coordinator_is_killed_nothing_stays(transport: str, tmp_path: 
 
 @pytest.mark.parametrize("transport", FORKED)
 def test_one_that_never_joins_is_named_with_the_limit(transport: str, tmp_path: Path, runs: list[Run]) -> None:
-    run = Run(tmp_path, "--transport", transport, "--timeout", "3")
+    run = Run(tmp_path, "--transport", transport, "--timeout", "6")
     runs.append(run)
     os.kill(run.named("observer-1"), signal.SIGSTOP)
     run.look()
-    code, error, _ = run.ends(30)
+    code, error = run.ends(60)
     assert code == 1 and error.count("\n") == 1
-    assert "observer-1 has" in error and "not joined within 3 s" in error
+    assert "observer-1 has" in error and "not joined within 6 s" in error
     assert_nothing_is_left(run, set())
 
 
@@ -156,7 +155,7 @@ def test_one_that_says_nothing_more_is_named(transport: str, tmp_path: Path, run
     runs.append(run)
     run.playing()
     os.kill(run.named("observer-2"), signal.SIGSTOP)
-    code, error, _ = run.ends(20)
+    code, error = run.ends(20)
     assert code == 1 and error.startswith("podium: observer-2 has said nothing while observer-")
     assert_nothing_is_left(run, set())
 
@@ -167,7 +166,7 @@ def test_ctrl_c_ends_all_of_them(tmp_path: Path, runs: list[Run]) -> None:
     run.playing()
     for pid in (run.process.pid, run.named("observer-0")):
         os.kill(pid, signal.SIGINT)
-    code, error, _ = run.ends(15)
+    code, error = run.ends(15)
     assert code == 130 and error == "podium: interrupted\n"
     assert_nothing_is_left(run, set())
 
@@ -177,7 +176,7 @@ def test_a_port_that_is_taken_is_named_before_anything_starts(tmp_path: Path, ru
         port = taken.getsockname()[1]
         run = Run(tmp_path, "--transport", "torch_rpc,shm", "--master_port", str(port))
         runs.append(run)
-        code, error, _ = run.ends(30)
+        code, error = run.ends(30)
     assert code == 2
     assert error == f"podium: --master_port {port} is taken on 127.0.0.1, expected a free port\n"
     assert not run.out.exists()

@@ -1,4 +1,4 @@
-"""How the benchmark's agent and observers reach each other, by the transport's name."""
+"""How the benchmark's agent and observers reach each other where they are processes, by the transport's name."""
 
 from __future__ import annotations
 
@@ -61,7 +61,21 @@ def _connect_shm(address: str, settings: Settings, index: int) -> Client:
     return ShmClient(address)
 
 
+def _serve_grpc(server: InferenceServer, settings: Settings) -> Transport:
+    from podium.serving.transports.grpc import GrpcTransport
+
+    most = 4 * prod(settings.shape) + ROOM_BYTES
+    return GrpcTransport(Desk(server), settings.master_addr, settings.master_port, max_message_bytes=most)
+
+
+def _connect_grpc(address: str, settings: Settings, index: int) -> Client:
+    from podium.serving.transports.grpc import GrpcClient
+
+    return GrpcClient(address)
+
+
 CARRIERS = {
     "torch_rpc": Carrier("podium.serving.transports.torch_rpc", _serve_torch_rpc, _connect_torch_rpc, _join_torch_rpc),
+    "grpc": Carrier("podium.serving.transports.grpc", _serve_grpc, _connect_grpc),
     "shm": Carrier("podium.serving.transports.shm", _serve_shm, _connect_shm),
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from podium.bench.rpc import settings as flags
 from podium.bench.rpc.settings import FIELDS, MEET_AT_A_PORT, Axis, Settings
-from podium.core.errors import PodiumError
+from podium.core.errors import PodiumError, UsageError
 
 DESCRIPTION = """One agent answers the requests of world_size - 2 observers for actions, and each measures what that takes.
 At most one of the flags marked * may hold several values with commas between them: the report's x axis."""
@@ -60,12 +60,13 @@ def _check_places(rows: Sequence[Settings]) -> None:
     used = [row for row in rows if row.transport in MEET_AT_A_PORT]
     if used and flags.check_address(used[0].master_addr, used[0].master_port):
         host = used[0].master_addr
-        what = (
-            "torch_rpc unpickles what it is sent" if any(row.transport == "torch_rpc" for row in used) else "no token"
-        )
-        print(f"podium: --master_addr {host} can be reached from other machines ({what})", file=sys.stderr)
+        if any(row.transport == "grpc" for row in used):
+            raise UsageError(f"--master_addr is {host!r}: grpc listens here without a token, expected 127.0.0.1")
+        warning = "whoever reaches it can run code here, since torch.distributed.rpc unpickles what it is sent"
+        print(f"podium: --master_addr {host} is beyond loopback: {warning}", file=sys.stderr)
     for transport in dict.fromkeys(row.transport for row in rows):
-        CARRIERS[transport].check()
+        if transport in CARRIERS:
+            CARRIERS[transport].check()
 
 
 def _run(rows: list[Settings], axis: Axis | None, rounds: int, bare: bool, own: Any, words: Sequence[str]) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from podium.core.errors import CallTimedOut, PodiumError, WorkerDied
 
+AGENT = "agent"
 CLOSE_S = 3.0
 JOIN_S = 30.0
 GRACE_S = 1.0
@@ -29,6 +30,10 @@ class Crew(Protocol):
     """Peers by their names. A method is called on several of them at once; whatever goes wrong says with whom."""
 
     def add(self, name: str, build: Callable[..., Any], *args: Any) -> None: ...
+    def address(self) -> Any:
+        """What the others join the agent by, once it is there."""
+        ...
+
     def call(
         self, names: Sequence[str], method: str, *args: Any, done: str = ..., watch: Callable[[], bool] | None = None
     ) -> list[Any]:
@@ -80,6 +85,9 @@ class Processes:
     def add(self, name: str, build: Callable[..., Any], *args: Any) -> None:
         self._peers[name] = Peer(name, build, args, self._context)
 
+    def address(self) -> Any:
+        return self.call([AGENT], "open", done="started")[0]
+
     def call(
         self,
         names: Sequence[str],
@@ -105,8 +113,8 @@ class Processes:
                     found[peer.name] = value
             if watch is not None and len(found) < len(peers) and watch():
                 due = time.monotonic() + self._limit + GRACE_S
-            if time.monotonic() >= due and (late := [peer.name for peer in peers if peer.name not in found]):
-                raise CallTimedOut(f"{_several(late)} not {done} within {self._limit:g} s (--timeout)")
+            if time.monotonic() >= due and len(found) < len(peers):
+                raise CallTimedOut(late([name for name in names if name not in found], done, self._limit))
         return [found[name] for name in names]
 
     def _receive(self, timeout: float) -> None:
@@ -163,6 +171,11 @@ def _start_server() -> None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def late(names: Sequence[str], done: str, limit: float) -> str:
+    """The line of those that were waited for in vain."""
+    return f"{_several(names)} not {done} within {limit:g} s (--timeout)"
 
 
 def _several(names: Sequence[str]) -> str:

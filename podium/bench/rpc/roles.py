@@ -35,7 +35,7 @@ class Agent:
         self._transport = CARRIERS[self._settings.transport].serve(self._server, self._settings)
         return str(self._transport.address)
 
-    def join(self, address: str) -> None:
+    def join(self, address: Any) -> None:
         CARRIERS[self._settings.transport].begin(self._transport, self._settings)
 
     def mark(self) -> None:
@@ -65,7 +65,7 @@ class Observer:
         self._client: Any = None
         self.rewards = np.zeros(settings.episodes)
 
-    def join(self, address: str) -> None:
+    def join(self, address: Any) -> None:
         self._client = CARRIERS[self._settings.transport].connect(address, self._settings, self._index)
 
     def warm(self) -> None:

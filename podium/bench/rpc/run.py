@@ -13,12 +13,11 @@ import numpy as np
 
 from podium.bench.rpc.bare_rpc import BARE
 from podium.bench.rpc.carriers import CARRIERS
-from podium.bench.rpc.crew import Crew, Processes
+from podium.bench.rpc.crew import AGENT, Crew, Processes
 from podium.bench.rpc.roles import Agent, Observer
 from podium.bench.rpc.settings import Settings
 from podium.bench.usage import cpu_seconds
 
-AGENT = "agent"
 ACTION_BYTES = 8
 Watch = Callable[[float], None]
 """Is told the share of a measurement that is done."""
@@ -44,10 +43,11 @@ class Found:
 def measure(settings: Settings, watch: Watch) -> Found:
     """Podium's server and clients."""
     with _crew(settings) as crew:
+        agent, observer = _roles(settings)
         observers = [f"observer-{index}" for index in range(settings.observers)]
-        crew.add(AGENT, Agent, settings)
+        crew.add(AGENT, agent, settings)
         for index, name in enumerate(observers):
-            crew.add(name, Observer, settings, index)
+            crew.add(name, observer, settings, index)
         began, played, cpu_s = _play(crew, observers, settings.requests * settings.observers, watch)
         (passes,) = crew.call([AGENT], "passes")
     ended = max(end for _, end, _ in played)
@@ -57,9 +57,11 @@ def measure(settings: Settings, watch: Watch) -> Found:
 
 def measure_bare(settings: Settings, watch: Watch) -> float:
     """Requests per second of an echo of the same bytes between as many processes, without anything of Podium in it."""
+    nbytes = 4 * int(np.prod(settings.shape))
+    if settings.transport == "ray":
+        return _measure_bare_ray(settings, nbytes)
     server, client = BARE[settings.transport]
     place = settings.master_addr, settings.master_port
-    nbytes = 4 * int(np.prod(settings.shape))
     with _crew(settings) as crew:
         clients = [f"client-{index}" for index in range(settings.observers)]
         crew.add(AGENT, server, *place, settings.observers, ACTION_BYTES)
@@ -70,10 +72,20 @@ def measure_bare(settings: Settings, watch: Watch) -> float:
     return total / (max(end for _, end in played) - began)
 
 
+def _measure_bare_ray(settings: Settings, nbytes: int) -> float:
+    from podium.bench import bare_ray
+    from podium.engine.start import start
+
+    engine = start("ray")
+    try:
+        return bare_ray.echo(settings.observers, nbytes, ACTION_BYTES, settings.warmup, settings.requests)
+    finally:
+        engine.close()
+
+
 def _play(crew: Crew, names: Sequence[str], total: int, watch: Watch) -> tuple[float, list[Any], float]:
     """Bring everybody together, warm up, and play: when that began, what each one says of it, the CPU's seconds."""
-    (address,) = crew.call([AGENT], "open", done="started")
-    crew.call([AGENT, *names], "join", address, done="joined")
+    crew.call([AGENT, *names], "join", crew.address(), done="joined")
     crew.call(names, "warm", done="warmed up")
     crew.call([AGENT], "mark")
     before, served = cpu_seconds(os.getpid()), 0
@@ -89,9 +101,23 @@ def _play(crew: Crew, names: Sequence[str], total: int, watch: Watch) -> tuple[f
     return min(one[0] for one in played), played, cpu_seconds(os.getpid()) - before
 
 
+def _roles(settings: Settings) -> tuple[type[Agent], type[Observer]]:
+    if settings.transport == "ray":
+        from podium.bench.rpc.actors import SpawnedAgent, SpawnedObserver
+
+        return SpawnedAgent, SpawnedObserver
+    return Agent, Observer
+
+
 @contextmanager
 def _crew(settings: Settings) -> Iterator[Crew]:
-    crew = Processes(settings.timeout, ["podium.bench.rpc.roles", CARRIERS[settings.transport].module])
+    crew: Crew
+    if settings.transport == "ray":
+        from podium.bench.rpc.actors import Actors
+
+        crew = Actors(settings.timeout, settings.observers)
+    else:
+        crew = Processes(settings.timeout, ["podium.bench.rpc.roles", CARRIERS[settings.transport].module])
     try:
         yield crew
     finally:

@@ -59,7 +59,10 @@ class TorchRpcTransport:
     def join(self, timeout: float = WAIT_S) -> None:
         """Meet everybody."""
         wait = timedelta(seconds=timeout)
-        store = TCPStore(self._host, self._port, self.world, True, wait, False, master_listen_fd=self._socket.detach())
+        # Kept also where somebody is missing: the others ask it who that is.
+        self._store = store = TCPStore(
+            self._host, self._port, self.world, True, wait, False, master_listen_fd=self._socket.detach()
+        )
         _counters[self.name] = Counter(self._desk, Wire())
         _join(store, self._host, self.name, 0, self.world, timeout)
 
