@@ -21,7 +21,9 @@ from podium.core.spaces import Columns, Leaf, Space
 from podium.envs.check import mask_problem
 from podium.envs.convert import MASK_KEY, clipper, mask_row
 from podium.envs.make import EnvSpec, describe, make
+from podium.envs.names import note
 from podium.evaluation.play import play
+from podium.planning.layout import warn
 from podium.policies.base import Policy
 from podium.run import remote
 from podium.run.callbacks import Callback
@@ -271,6 +273,8 @@ def local(folder: str | os.PathLike[str]) -> Path:
 
 def env_spec(env: Env, config: RunConfig) -> EnvSpec:
     """The env with the settings that shape it."""
+    if said := note(env):
+        warn(said)
     return EnvSpec(
         env,
         args=dict(config.env_args),
