@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -49,8 +49,6 @@ def module_of(game: str) -> Any:
 class MinAtar(gymnasium.Env):
     """One game. An observation has a plane of 10x10 for each kind of object, 255 where one is. The last action is
     repeated with the probability `sticky`; `ramping` makes a game harder as it goes on."""
-
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
 
     def __init__(
         self,
