@@ -55,9 +55,9 @@ class AtariVector:
     """`num_envs` games with the customary preprocessing: an action is repeated for `skip` frames, the last two of them
     make one picture (their maximum) of 84x84 greys, and the last `stack` pictures are what is observed.
 
-    A game begins with up to `noops` frames without an action, then with FIRE where the game has it. It is cut after
-    `max_frames`, or after `time_limit` steps where there is such a limit. With `episodic_life` a lost life ends an
-    episode, while the game goes on, and its return with it.
+    A game begins with FIRE where it has that (and `fire`), and goes on without an action for a random number of frames,
+    `noops` at most; what was before is black. It is cut after `max_frames`, or after `time_limit` steps where there is
+    such a limit. With `episodic_life` a lost life ends an episode, while the game goes on, and its return with it.
     """
 
     autoreset: Literal["same", "next"] = "same"
