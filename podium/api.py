@@ -21,9 +21,10 @@ from podium.core.spaces import Columns, Leaf, Space
 from podium.envs.check import mask_problem
 from podium.envs.convert import MASK_KEY, mask_row
 from podium.envs.make import EnvSpec, describe, make
-from podium.envs.names import lasting_args
+from podium.envs.names import lasting_args, note
 from podium.envs.numbers import Numbers
 from podium.evaluation.play import play
+from podium.planning.layout import warn
 from podium.policies.base import Policy
 from podium.run import remote
 from podium.run.callbacks import Callback
@@ -266,6 +267,8 @@ def local(folder: str | os.PathLike[str]) -> Path:
 
 def env_spec(env: Env, config: RunConfig) -> EnvSpec:
     """The env with the settings that shape it."""
+    if said := note(env):
+        warn(said)
     return EnvSpec(
         env,
         args=dict(config.env_args),

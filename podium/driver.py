@@ -17,7 +17,7 @@ from podium.core.metrics import EpisodeWindow
 from podium.core.seeding import integer
 from podium.engine.start import start
 from podium.envs.check import check
-from podium.envs.make import EnvSpec, describe, held, spaces_of
+from podium.envs.make import EnvSpec, describe, held, spaces_of, traits_of
 from podium.evaluation.sample import Report
 from podium.optimizers import meter
 from podium.planning.outside import check_outside
@@ -87,7 +87,8 @@ class Run:
         with ExitStack() as made:
             made.enter_context(held(env, algorithm.name))
             check(env, config.seed)
-            self.spaces = spaces_of(env)
+            traits = traits_of(env)
+            self.spaces, self._frames_per_step = traits[:2], traits.frames_per_step
             check_sample(algorithm, env, config, self.spaces)
             inner = replace(env, rescale_actions=False)
             self._env_actions = spaces_of(inner)[1] if env.rescale_actions else self.spaces[1]
@@ -197,7 +198,7 @@ class Run:
         counters, shares = self.counters, meter.shares(step, seconds, self.engine.apart)
         return {
             "env_steps": counters.env_steps,
-            "frames": counters.env_steps,
+            "frames": counters.env_steps * self._frames_per_step,
             "episodes": counters.window.episodes,
             "updates": counters.updates,
             "return_mean": counters.window.mean,
@@ -313,7 +314,7 @@ class Run:
             "optimizer": self.config.optimizer,
             "seed": self.config.seed,
             "env_steps": counters.env_steps,
-            "frames": counters.env_steps,
+            "frames": counters.env_steps * self._frames_per_step,
             "episodes": counters.window.episodes,
             "updates": counters.updates,
             "return_mean": counters.window.mean,

@@ -39,8 +39,12 @@ def main(words: list[str], parser_class: type[argparse.ArgumentParser]) -> int:
 
 
 def _sampling(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
-    parser = _parser("sampling", "Env steps per second of one evaluator with 64x64 networks.", parser_class)
-    parser.add_argument("--env", metavar="NAME", help="a gymnasium id or envpool:NAME, instead of the pinned cases")
+    parser = _parser(
+        "sampling", "Env steps per second of one evaluator, with 64x64 networks or the DQN paper's CNN.", parser_class
+    )
+    parser.add_argument(
+        "--env", metavar="NAME", help="a gymnasium id, atari:NAME or envpool:NAME, instead of the pinned cases"
+    )
     parser.add_argument("--envs", type=_count, metavar="N", help="how many of that env; 64")
     parser.add_argument("--fragment", type=_count, default=32, metavar="N", help="steps per env in a sample; 32")
     own = parser.parse_args(words[1:])

@@ -1,4 +1,4 @@
-"""From an env's name to a vector of it: gymnasium ids, `envpool:`, `toy:`, `module:function` or a callable."""
+"""From an env's name to a vector of it: gymnasium ids, `kind:name`, `module:function` or a callable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from podium.core.errors import UsageError
 from podium.core.spaces import Leaf, Space
@@ -23,6 +23,14 @@ class EnvSpec:
     time_limit: int | None = None
     rescale_actions: bool = False
     processes: int = 0
+
+
+class Traits(NamedTuple):
+    """What an env observes, how it acts and how many frames a step of it plays, after its wrappers."""
+
+    observation_space: Space
+    action_space: Leaf
+    frames_per_step: int
 
 
 def describe(spec: EnvSpec) -> str:
@@ -69,13 +77,18 @@ def held(spec: EnvSpec, algo: str) -> Iterator[None]:
         yield
 
 
-def spaces_of(spec: EnvSpec) -> tuple[Space, Leaf]:
-    """What the env observes and how it acts, after its wrappers."""
+def traits_of(spec: EnvSpec) -> Traits:
+    """What there is to know of an env without playing it."""
     env = playing(replace(spec, processes=0), 1)
     try:
-        return env.observation_space, env.action_space
+        return Traits(env.observation_space, env.action_space, getattr(env, "frames_per_step", 1))
     finally:
         env.close()
+
+
+def spaces_of(spec: EnvSpec) -> tuple[Space, Leaf]:
+    """What the env observes and how it acts, after its wrappers."""
+    return traits_of(spec)[:2]
 
 
 def _bare(spec: EnvSpec, n: int) -> VectorEnv:

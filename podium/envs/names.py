@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from podium.core.errors import MissingExtra, PodiumError, UsageError, did_you_mean
 from podium.core.imports import load_attribute
+from podium.envs import atari
+from podium.envs.atari import other_name
 from podium.envs.base import VectorEnv
 from podium.envs.make import EnvSpec, describe
 
@@ -58,9 +62,26 @@ def resolve(spec: EnvSpec) -> Singles | Vector | Outside:
         return _from_envpool(spec, rest)
     if kind == "toy" and colon:
         return _from_toys(spec, rest)
+    if kind == "atari" and colon:
+        return _from_atari(spec, rest)
+    if kind == "minatar" and colon:
+        return _from_minatar(spec, rest)
+    if other := other_name(name):
+        game, args = other
+        return _from_atari(replace(spec, args={**args, **spec.args}), game)
     if not colon:
         return _from_registry(spec, name)
     return _from_module(spec, kind, rest)
+
+
+def note(name: Any) -> str | None:
+    """What a name stands for, where it is made as something else."""
+    other = other_name(name) if isinstance(name, str) else None
+    if other is None:
+        return None
+    game, args = other
+    settings = "".join(f" with {key}={value:g}" for key, value in args.items()) or " without sticky actions"
+    return f"{name} is made as atari:{game}{settings}"
 
 
 def drawing(spec: EnvSpec) -> EnvSpec:
@@ -77,14 +98,19 @@ def known() -> dict[str, list[str]]:
     """Every name that can be made here, by where it comes from."""
     import gymnasium
 
+    from podium.envs import minatar
     from podium.envs.toys import TOYS
 
     names = {"gymnasium": sorted(gymnasium.registry), "toy": [f"toy:{name}" for name in TOYS], "outside": [EXTERNAL]}
-    try:
+    with suppress(MissingExtra):
+        names["atari"] = [f"atari:{name}" for name in atari.games()]
+    with suppress(MissingExtra):
+        names["minatar"] = [f"minatar:{name}" for name in minatar.games()]
+    with suppress(ImportError):
         import envpool
-    except ImportError:
-        return names
-    return names | {"envpool": [f"envpool:{name}" for name in sorted(envpool.list_all_envs())]}
+
+        names["envpool"] = [f"envpool:{name}" for name in sorted(envpool.list_all_envs())]
+    return names
 
 
 def _from_module(spec: EnvSpec, module: str, rest: str) -> Singles | Vector:
@@ -137,6 +163,20 @@ def _from_toys(spec: EnvSpec, toy: str) -> Vector:
     _refuse_time_limit(spec)
     check_args(spec, TOYS[toy])
     return Vector(lambda n: TOYS[toy](num_envs=n, **spec.args))
+
+
+def _from_atari(spec: EnvSpec, game: str) -> Vector:
+    rom = atari.rom_of(game, describe(spec))
+    vector = functools.partial(atari.AtariVector, rom, spec.time_limit)
+    check_args(spec, vector)
+    return Vector(lambda n: vector(num_envs=n, **spec.args))
+
+
+def _from_minatar(spec: EnvSpec, game: str) -> Singles | Vector:
+    from podium.envs import minatar
+
+    minatar.module_of(game)
+    return _from_callable(spec, functools.partial(minatar.MinAtar, game))
 
 
 def _from_registry(spec: EnvSpec, name: str) -> Singles | Vector:

@@ -73,6 +73,7 @@ class Collector:
         masks = cols.get(MASK)
         cols["reward"] = reward = empty_aligned((steps, n), np.float32)
         terminated, truncated, valid, start = flags = empty_aligned((4, steps, n), bool)
+        games = np.empty((steps, n), bool)
         cols.update(zip(("terminated", "truncated", "valid", "start"), flags, strict=True))
         first = {name: part.copy() for name, part in state.items()}
         finals: list[tuple[int, np.ndarray, Columns]] = []
@@ -95,10 +96,11 @@ class Collector:
             for column, part in zip(kept[1:], acted.extra.values(), strict=True):
                 column[t] = part
             stepping = perf_counter()
-            obs, reward[t], ends, cuts, final_rows, final_obs = env.step(acted.action)
+            obs, reward[t], ends, cuts, final_rows, final_obs, over = env.step(acted.action)
             env_seconds += perf_counter() - stepping
             policy_seconds += decided - began
             terminated[t], truncated[t] = ends, cuts
+            games[t] = ends | cuts if over is None else over
             state = acted.state
             if final_rows is not None and final_obs is not None and len(final_rows):
                 finals.append((t, final_rows.copy(), {k: c.copy() for k, c in final_obs.items() if k != MASK}))
@@ -109,14 +111,14 @@ class Collector:
             else:
                 starting = ends | cuts
         self._obs, self._state, self._starting, self._resetting = obs, state, starting, resetting
-        self._count(reward, terminated | truncated, valid)
+        self._count(reward, games, valid)
         self.timers.add("env", env_seconds)
         self.timers.add("inference", policy_seconds)
         last = {name: part.copy() for name, part in {**obs, **zero_where(state, starting)}.items() if name != MASK}
         return Batch(cols, first, last, None if resets_late else _join_finals(finals, last))
 
     def _count(self, reward: np.ndarray, done: np.ndarray, valid: np.ndarray) -> None:
-        """Note the return and length of each episode that ended in the fragment, in the order of their ends."""
+        """Note the return and length of each game that was `done` in the fragment, in the order of their ends."""
         returns = np.cumsum(reward, axis=0, dtype=np.float64)
         lengths = np.cumsum(valid, axis=0)
         for t in np.flatnonzero(done.any(axis=1)):
