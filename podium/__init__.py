@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from podium.core.config import setting as setting
     from podium.core.errors import PodiumError as PodiumError
     from podium.run.callbacks import Callback as Callback
+    from podium.serving.connect import connect as connect
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ _HOMES = {
     "Result": "podium.api",
     "Schedule": "podium.core.config",
     "advantages": "podium.algorithms.common.on_policy",
+    "connect": "podium.serving.connect",
     "evaluate": "podium.api",
     "load": "podium.api",
     "plan": "podium.api",

@@ -19,8 +19,10 @@ from podium.core.imports import attribute_name
 from podium.core.seeding import integer
 from podium.core.spaces import Columns, Leaf, Space
 from podium.envs.check import mask_problem
-from podium.envs.convert import MASK_KEY, clipper, mask_row
+from podium.envs.convert import MASK_KEY, mask_row
 from podium.envs.make import EnvSpec, describe, make
+from podium.envs.names import lasting_args
+from podium.envs.numbers import Numbers
 from podium.evaluation.play import play
 from podium.policies.base import Policy
 from podium.run import remote
@@ -59,7 +61,8 @@ class Player:
         self, policy: Policy, observation_space: Space, action_space: Leaf, bounds: spaces.Box | None = None
     ) -> None:
         self.policy, self.observation_space, self.action_space = policy, observation_space, action_space
-        self._bounds = bounds
+        self.bounds = bounds
+        self._numbers = Numbers(observation_space, action_space, bounds)
         self._state: Columns = {}
 
     def reset(self) -> None:
@@ -76,13 +79,7 @@ class Player:
             mask = obs.get(MASK_KEY)
         acted = self.policy.act(rows, self._state, None if mask is None else self._legal(mask, n), explore=stochastic)
         self._state = acted.state
-        action = acted.action
-        if isinstance(self.action_space, spaces.Box):
-            action = clipper(self.action_space)(action)
-        else:
-            action = action + spaces.offset(self.action_space).astype(action.dtype)
-        if self._bounds is not None:
-            action = self._bounds.low + (self._bounds.high - self._bounds.low) * (action + 1) / 2
+        action = self._numbers.action(acted.action)
         return action[0] if single else action
 
     def _rows(self, obs: Any) -> tuple[Columns, bool]:
@@ -101,9 +98,7 @@ class Player:
                 raise UsageError(f"{name} has shape {shape}, expected {list(expected.shape)} or rows of it")
             if len(rows[name]) != len(rows[path]):
                 raise UsageError(f"{name} has {len(rows[name])} rows and {path} has {len(rows[path])}")
-            start = spaces.offset(expected)
-            rows[name] = (rows[name] - start if start.any() else rows[name]).astype(expected.dtype, copy=False)
-        return rows, single
+        return self._numbers.observed(rows), single
 
     def _legal(self, mask: Any, n: int) -> np.ndarray:
         rows = mask_row(mask).reshape(n, -1)
@@ -282,8 +277,10 @@ def env_spec(env: Env, config: RunConfig) -> EnvSpec:
 
 
 def described_config(algo: str, spec: EnvSpec, config: RunConfig, start: Any = None) -> dict[str, Any]:
-    """What config.json holds: every setting, also the defaults; the user's own objects by their importable name."""
+    """What config.json holds: every setting, also the defaults; the user's own objects by their importable name. Secrets
+    stay out of it."""
     fields = {name: attribute_name(value) if callable(value) else value for name, value in config.to_json().items()}
+    fields["env_args"] = lasting_args(spec, config.env_args)
     return {"algo": algo, "env": describe(spec), "from": os.fspath(start) if start is not None else None, **fields}
 
 

@@ -17,6 +17,7 @@ USAGE = f"""Podium {__version__}: distributed reinforcement learning
   podium train ALGO ENV [--SETTING VALUE ...]   train; `podium train ALGO --help` shows its settings
   podium resume DIR [--steps N]                 go on with a run
   podium evaluate DIR [--episodes N]            play with a trained policy; --video FILE films it
+  podium serve DIR [--port N] [--follow]        answer questions about actions over gRPC
   podium plan ALGO ENV [--SETTING VALUE ...]    what train would run, what it takes up, how fast it goes
   podium plot DIR|FILE... [--out PNG]           draw learning curves or benchmark reports
   podium list [algorithms|envs|runs]            what there is
@@ -96,7 +97,7 @@ def _train(words: list[str]) -> int:
     parser = Parser(prog="podium train", add_help=False, allow_abbrev=False)
     for name in ("--out", "--from", "--preset", "--seeds", "--wandb"):
         parser.add_argument(name, action=Once)
-    parser.add_argument("--env-arg", action="append", default=[])
+    _add_env_args(parser)
     for name in ("--overwrite", "--json", "--quiet", "--help", "-h"):
         parser.add_argument(name, action="store_true")
     own, others = parser.parse_known_args(words)
@@ -111,7 +112,7 @@ def _train(words: list[str]) -> int:
         algo=algo,
         env=env,
         settings=settings,
-        env_args=_env_args(own.env_arg),
+        env_args=_env_args(own),
         out=own.out,
         overwrite=own.overwrite,
         preset=own.preset,
@@ -127,7 +128,7 @@ def _train(words: list[str]) -> int:
 def _plan(words: list[str]) -> int:
     parser = Parser(prog="podium plan", add_help=False, allow_abbrev=False)
     parser.add_argument("--preset", action=Once)
-    parser.add_argument("--env-arg", action="append", default=[])
+    _add_env_args(parser)
     for name in ("--json", "--help", "-h"):
         parser.add_argument(name, action="store_true")
     own, others = parser.parse_known_args(words)
@@ -139,7 +140,7 @@ def _plan(words: list[str]) -> int:
 
     algo, env = _algo_env("plan", names)
     flags = [flag for action in parser._actions for flag in action.option_strings]
-    request = TrainRequest(algo, env, settings, _env_args(own.env_arg), preset=own.preset, flags=flags)
+    request = TrainRequest(algo, env, settings, _env_args(own), preset=own.preset, flags=flags)
     return plan_command(request, own.json)
 
 
@@ -177,9 +178,19 @@ def _split_settings(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return names, settings
 
 
-def _env_args(pairs: Sequence[str]) -> dict[str, Any]:
-    args: dict[str, Any] = {}
-    for pair in pairs:
+PLACE = ("port", "host", "token", "wait")
+"""Arguments of the env `external` that are flags too."""
+
+
+def _add_env_args(parser: Parser) -> None:
+    parser.add_argument("--env-arg", action="append", default=[])
+    for name in PLACE:
+        parser.add_argument(f"--{name}", action=Once)
+
+
+def _env_args(own: argparse.Namespace) -> dict[str, Any]:
+    args: dict[str, Any] = {name: value for name in PLACE if (value := getattr(own, name)) is not None}
+    for pair in own.env_arg:
         key, value = _key_value(pair)
         if key in args:
             raise UsageError(f"--env-arg {key} is given twice")
@@ -217,7 +228,7 @@ def _train_help(algo: str | None) -> str:
         "podium train ALGO ENV [--SETTING VALUE ...]",
         "",
         "  ALGO  " + ", ".join(algorithms.names()) + ", or your own as module:attribute",
-        "  ENV   a gymnasium id, envpool:NAME, toy:NAME, or your own as module:function",
+        "  ENV   a gymnasium id, envpool:NAME, toy:NAME, your own as module:function, or external",
         "",
         "  --out DIR          the run's folder; by default one under runs/",
         "  --overwrite        replace the run that the folder holds",
@@ -225,6 +236,7 @@ def _train_help(algo: str | None) -> str:
         "  --from DIR         start with the weights of another run (ALGO and ENV may then be left out)",
         "  --preset NAME      a named set of settings",
         "  --env-arg K=V      an argument of the env; may be repeated",
+        "  --port P           with ENV external: where simulators connect; --host H, --token T, --wait SECONDS",
         "  --wandb PROJECT    log to Weights & Biases too",
         "  --json, --quiet    the result as JSON on stdout; no progress bar",
         "",
@@ -274,6 +286,35 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _serve(words: list[str]) -> int:
+    parser = Parser(prog="podium serve", description="Answer for a trained policy over gRPC.", allow_abbrev=False)
+    parser.add_argument("dir", metavar="DIR")
+    parser.add_argument("--checkpoint", default="latest", help="latest, best, or a folder's name in checkpoints/")
+    parser.add_argument("--host", default="127.0.0.1", help="another than the loopback interface needs a token")
+    parser.add_argument("--port", type=int, default=0, help="0 takes any that is free")
+    parser.add_argument("--token", action=Once, help="what every call must carry")
+    parser.add_argument("--token-file", action=Once, metavar="FILE", help="a file that holds it")
+    parser.add_argument("--max-batch", type=_positive, default=256, metavar="ROWS", help="rows in a pass")
+    parser.add_argument("--max-wait-ms", type=_milliseconds, default=0.0, metavar="MS", help="to wait for as many")
+    parser.add_argument("--follow", action="store_true", help="take the weights of newer checkpoints as they come")
+    parser.add_argument("--json", action="store_true")
+    own = parser.parse_args(words)
+    from podium.serve import ServeRequest, serve_command
+
+    given = {name: value for name, value in vars(own).items() if name not in ("dir", "json")}
+    return serve_command(ServeRequest(own.dir, **given), own.json)
+
+
+def _milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 60_000:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a number from 0 to 60000")
+    return value
+
+
 def _plot(words: list[str]) -> int:
     parser = Parser(prog="podium plot", description="Draw learning curves or benchmark reports.", allow_abbrev=False)
     parser.add_argument("files", nargs="+", metavar="DIR|FILE")
@@ -313,6 +354,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "resume": _resume,
     "evaluate": _evaluate,
     "plan": _plan,
+    "serve": _serve,
     "plot": _plot,
     "list": _list,
     "bench": _bench,

@@ -17,9 +17,10 @@ from podium.core.metrics import EpisodeWindow
 from podium.core.seeding import integer
 from podium.engine.start import start
 from podium.envs.check import check
-from podium.envs.make import EnvSpec, describe, spaces_of
+from podium.envs.make import EnvSpec, describe, held, spaces_of
 from podium.evaluation.sample import Report
 from podium.optimizers import meter
+from podium.planning.outside import check_outside
 from podium.planning.plan import check_at_once, check_on_engine, check_sample
 from podium.run.callbacks import Callback
 from podium.run.folder import RunFolder
@@ -82,17 +83,19 @@ class Run:
         self._processes: list[dict[str, Any]] = []
         self._show_progress = show_progress
         check_at_once(config)
-        check(env, config.seed)
-        self.spaces = spaces_of(env)
-        check_sample(algorithm, env, config, self.spaces)
-        self._env_actions = spaces_of(replace(env, rescale_actions=False))[1] if env.rescale_actions else self.spaces[1]
-        self.engine = start(config.engine, config.address)
-        try:
+        check_outside(env, config)
+        with ExitStack() as opened:
+            opened.enter_context(held(env, algorithm.name))
+            check(env, config.seed)
+            self.spaces = spaces_of(env)
+            check_sample(algorithm, env, config, self.spaces)
+            inner = replace(env, rescale_actions=False)
+            self._env_actions = spaces_of(inner)[1] if env.rescale_actions else self.spaces[1]
+            self.engine = start(config.engine, config.address)
+            opened.callback(self.engine.close)
             self.config = check_on_engine(algorithm, env, config, self.spaces)
             self.optimizer = algorithm.build(self.config, Setup(self.engine, env, *self.spaces))
-        except BaseException:
-            self.engine.close()
-            raise
+            self._opened = opened.pop_all()
 
     # --- the loop ---
 
@@ -327,5 +330,5 @@ class Run:
         return result
 
     def close(self) -> None:
-        self.optimizer.close()
-        self.engine.close()
+        with self._opened:
+            self.optimizer.close()

@@ -17,6 +17,7 @@ HELP = """podium bench NAME [--rounds N] [--seconds S] [--out FILE.json] [--json
   scaling    env steps per second against workers on Ray, with an env that sleeps; --workers 1,8,64
   shards     what a parameter server moves, against its shards; --shards 1,2,4,8
   central    env steps per second of workers on Ray that ask one server, with a CNN; --workers N --envs N --threads N
+  rpc        what asking a policy for actions costs, over every transport; podium bench rpc --help
 
 Each measures Podium and what it is held against (the bare loop without it, where it is installed Stable-Baselines3, a
 straight line, a plain copy) in alternation. It prints a table, writes the report as JSON and draws it beside."""
@@ -133,6 +134,12 @@ def _central(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
     return 0
 
 
+def _rpc(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
+    from podium.bench.rpc.command import main as rpc
+
+    return rpc(words, parser_class)
+
+
 def _parser(
     name: str, what: str, parser_class: type[argparse.ArgumentParser], rounds: int = 9, seconds: float = 1.5
 ) -> argparse.ArgumentParser:
@@ -180,4 +187,5 @@ BENCHMARKS: dict[str, Callable[[Words, type[argparse.ArgumentParser]], int]] = {
     "scaling": _scaling,
     "shards": _shards,
     "central": _central,
+    "rpc": _rpc,
 }

@@ -125,7 +125,7 @@ def machine() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "threads": THREADS,
         "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
+        **{name: version(name) for name in PACKAGES},
     }
 
 
@@ -138,19 +138,19 @@ def _cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def check_out(out: Path) -> None:
+def check_out(out: Path, flag: str = "--out") -> None:
     """Refuse a file that can't be written before anything is measured."""
     if out.suffix != ".json":
-        raise UsageError(f"--out is {str(out)!r}, expected a name that ends in .json")
+        raise UsageError(f"{flag} is {str(out)!r}, expected a name that ends in .json")
     if out.is_dir():
-        raise UsageError(f"--out is {str(out)!r}, which is a folder, expected a file")
+        raise UsageError(f"{flag} is {str(out)!r}, which is a folder, expected a file")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

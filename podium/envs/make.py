@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,9 +51,27 @@ def make(spec: EnvSpec, n: int, render: bool = False) -> VectorEnv:
         raise
 
 
+def playing(spec: EnvSpec, n: int, algo: str = "") -> Any:
+    """What an evaluator plays in: `n` envs that are made, or the simulators that connect."""
+    from podium.envs.names import Outside, resolve
+
+    source = resolve(spec)
+    return source.open(n, algo) if isinstance(source, Outside) else make(spec, n)
+
+
+@contextmanager
+def held(spec: EnvSpec, algo: str) -> Iterator[None]:
+    """While it lasts, the port that simulators connect to stays open, where the env is such; they are told the algorithm."""
+    from podium.envs.names import Outside, resolve
+
+    source = resolve(spec)
+    with closing(source.open(1, algo)) if isinstance(source, Outside) else nullcontext():
+        yield
+
+
 def spaces_of(spec: EnvSpec) -> tuple[Space, Leaf]:
     """What the env observes and how it acts, after its wrappers."""
-    env = make(replace(spec, processes=0), 1)
+    env = playing(replace(spec, processes=0), 1)
     try:
         return env.observation_space, env.action_space
     finally:
@@ -60,9 +79,11 @@ def spaces_of(spec: EnvSpec) -> tuple[Space, Leaf]:
 
 
 def _bare(spec: EnvSpec, n: int) -> VectorEnv:
-    from podium.envs.names import Singles, resolve
+    from podium.envs.names import Outside, Singles, resolve
 
     source = resolve(spec)
+    if isinstance(source, Outside):
+        raise UsageError(f"{describe(spec)}: simulators that connect can only be trained on; none can be made here")
     if not isinstance(source, Singles):
         if spec.processes:
             raise UsageError(f"{describe(spec)} steps its envs as one vector already: env processes would do nothing")

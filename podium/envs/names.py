@@ -18,6 +18,11 @@ from podium.envs.make import EnvSpec, describe
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "ale_py": "atari"}
 VECTOR_ARGUMENT = "num_envs"
 
+EXTERNAL = "external"
+EXTERNAL_SOURCE = "podium.evaluation.simulators:connecting"
+EXTERNAL_ARGS = ("port", "host", "token", "wait")
+SECRETS = {EXTERNAL: ("token",)}
+
 
 @dataclass(frozen=True)
 class Singles:
@@ -33,11 +38,21 @@ class Vector:
     make: Callable[[int], VectorEnv]
 
 
-def resolve(spec: EnvSpec) -> Singles | Vector:
+@dataclass(frozen=True)
+class Outside:
+    """The name stands for simulators that connect on their own: nobody can make or step them. What it opens says what
+    they observe and how they act, and has a `collector` for what they play; those opened at one time share a port."""
+
+    open: Callable[[int, str], Any]
+
+
+def resolve(spec: EnvSpec) -> Singles | Vector | Outside:
     """How to make the env; an unknown name or argument is refused here."""
     name = spec.name
     if not isinstance(name, str):
         return _from_callable(spec, name)
+    if name == EXTERNAL:
+        return _from_outside(spec)
     kind, colon, rest = name.partition(":")
     if kind == "envpool" and colon:
         return _from_envpool(spec, rest)
@@ -64,7 +79,7 @@ def known() -> dict[str, list[str]]:
 
     from podium.envs.toys import TOYS
 
-    names = {"gymnasium": sorted(gymnasium.registry), "toy": [f"toy:{name}" for name in TOYS]}
+    names = {"gymnasium": sorted(gymnasium.registry), "toy": [f"toy:{name}" for name in TOYS], "outside": [EXTERNAL]}
     try:
         import envpool
     except ImportError:
@@ -92,6 +107,25 @@ def _from_envpool(spec: EnvSpec, task: str) -> Vector:
 
     checked_args(task, spec.args, spec.time_limit)
     return Vector(lambda n: EnvPoolVector(task, n, spec.args, spec.time_limit))
+
+
+def lasting_args(spec: EnvSpec, args: dict[str, Any]) -> dict[str, Any]:
+    """The env's arguments that may be written down."""
+    secret = SECRETS.get(spec.name, ()) if isinstance(spec.name, str) else ()
+    return {name: value for name, value in args.items() if name not in secret}
+
+
+def _from_outside(spec: EnvSpec) -> Outside:
+    for name in spec.args:
+        if name not in EXTERNAL_ARGS:
+            raise _no_argument(spec, name, EXTERNAL_ARGS)
+    if "port" not in spec.args:
+        raise UsageError(f"env {EXTERNAL}: on which port do simulators connect? give --port, 0 for any that is free")
+    try:
+        connecting = load_attribute(EXTERNAL_SOURCE, "env")
+    except ImportError:
+        raise MissingExtra(f"env {EXTERNAL}", "serve") from None
+    return Outside(lambda n, algo: connecting(n, algo, **spec.args))
 
 
 def _from_toys(spec: EnvSpec, toy: str) -> Vector:

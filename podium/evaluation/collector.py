@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from podium.core.batch import Batch, Finals, empty_aligned
-from podium.core.metrics import Timers
+from podium.core.metrics import Metrics, Timers
 from podium.core.spaces import Columns
 from podium.envs.base import MASK, VectorEnv
 from podium.policies.base import Acted
@@ -21,6 +21,29 @@ class Actor(Protocol):
     def act(self, obs: Columns, state: Columns, mask: np.ndarray | None = None, explore: bool = True) -> Acted: ...
 
 
+class Collecting(Protocol):
+    """A stream of fragments from whatever an evaluator plays in. `reset` says whether the episodes could begin anew, and
+    `get_state` gives None where they can't go on in their midst."""
+
+    def collect(self, steps: int) -> Batch: ...
+    def take_finished(self) -> list[tuple[float, int]]: ...
+    def figures(self) -> Metrics: ...
+    def reset(self, seeds: list[int]) -> bool: ...
+    def get_state(self) -> dict[str, Any] | None: ...
+    def set_state(self, state: dict[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class Paced(Protocol):
+    """What nobody steps, since it keeps a pace of its own: it brings what gathers its experience."""
+
+    n: int
+
+    def collector(self, actor: Any, timers: Timers) -> Collecting: ...
+    def processes(self) -> list[int]: ...
+    def close(self) -> None: ...
+
+
 class Collector:
     """One vector env's stream of fragments; an episode goes on over the fragments' borders."""
 
@@ -29,13 +52,14 @@ class Collector:
         self.finished: list[tuple[float, int]] = []
         self.reset(seeds)
 
-    def reset(self, seeds: list[int]) -> None:
-        """Begin every episode anew."""
+    def reset(self, seeds: list[int]) -> bool:
+        """Begin every episode anew; whether that could be done."""
         n = self.env.n
         self._obs = self.env.reset(seeds)
         self._state = self.actor.initial_state(n)
         self._starting, self._resetting = np.ones(n, bool), np.zeros(n, bool)
         self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
+        return True
 
     def collect(self, steps: int) -> Batch:
         """The next `steps` rows of every env."""
@@ -107,6 +131,10 @@ class Collector:
         """The (return, length) of each episode that ended since the last call."""
         finished, self.finished = self.finished, []
         return finished
+
+    def figures(self) -> Metrics:
+        """What else there is to say of the envs."""
+        return Metrics()
 
     def get_state(self) -> dict[str, Any] | None:
         """Everything that the next fragment depends on but the policy, or None if the env can't give its state."""

@@ -17,6 +17,7 @@ from podium.evaluation.evaluator import Evaluator
 from podium.evaluation.sample import ONLY
 from podium.planning import figures, layout, suggest
 from podium.planning.measure import Measured, measure, nbytes
+from podium.planning.outside import refuse_outside
 
 EnvSpaces = tuple[Space, Leaf]
 
@@ -75,6 +76,7 @@ def _measurable(config: RunConfig) -> RunConfig:
 
 def plan(algorithm: Algorithm, spec: EnvSpec, config: RunConfig) -> dict[str, Any]:
     """Everything that `podium plan --json` prints; what can't run is refused."""
+    refuse_outside(spec)
     if not layout.on_other_cluster(config):
         machine = layout.this_machine()
         layout.refuse(config, machine)

@@ -53,7 +53,7 @@ def _draw_case(axes: Axes, case: str, rows: Sequence[Mapping[str, Any]], colours
     axes.set_title(case, loc="left", fontsize=10.5)
     axes.set_xlabel(rows[0]["axis"])
     axes.set_ylabel(rows[0]["unit"])
-    axes.set_xticks(_apart(sorted({row["x"] for row in rows})))
+    axes.set_xticks(apart(sorted({row["x"] for row in rows})))
     axes.grid(color="#e3e6ea", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -78,7 +78,7 @@ def _draw_line(axes: Axes, name: str, points: Sequence[Mapping[str, Any]], colou
     axes.fill_between(places, [min(r) for r in runs], [max(r) for r in runs], color=colour, alpha=0.15, linewidth=0)
 
 
-def _apart(places: Sequence[float]) -> list[float]:
+def apart(places: Sequence[float]) -> list[float]:
     """Those of the places whose labels don't touch, from the greatest down."""
     room = APART * (places[-1] - places[0])
     kept: list[float] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podium.core.errors import UsageError, did_you_mean
-from podium.run import bars, curves, lines
+from podium.run import bars, curves, latencies, lines
 from podium.run.folder import RunFolder, read_rows
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def plot_runs(files: Sequence[Path], out: Path | None = None, metric: str | None
 
 def _draw_reports(files: Sequence[Path]) -> Figure:
     reports = [_read_report(file) for file in files]
-    kinds = sorted({report["kind"] for report in reports})
+    if all(latencies.is_one(report) for report in reports):
+        return latencies.draw([latencies.read(file, report) for file, report in zip(files, reports, strict=True)])
+    kinds = sorted({report.get("kind", "bench-rpc") for report in reports})
     if len(kinds) > 1:
         raise UsageError(f"reports of {' and '.join(kinds)} don't go into one plot: plot them one by one")
     rows = []
@@ -71,6 +73,8 @@ def _read_report(file: Path) -> dict[str, Any]:
         raise UsageError(f"can't read {file}: {error.strerror}") from None
     except ValueError:
         raise UsageError(f"{file} is no JSON") from None
+    if isinstance(report, dict) and latencies.is_one(report):
+        return report
     kind = report.get("kind") if isinstance(report, dict) else None
     if kind not in bars.TITLES:
         near = did_you_mean(str(kind), bars.TITLES)

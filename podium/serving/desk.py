@@ -88,7 +88,7 @@ class Desk:
         """Nothing is computed meanwhile; what comes waits."""
         with self._computing:
             yield
-        self.post(())
+        self.post(())  # who came meanwhile left it to the one at work
 
     def swap(self, functions: Mapping[str, Function], version: int) -> None:
         """Answer with other functions from the next pass on."""

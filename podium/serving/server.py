@@ -16,6 +16,8 @@ from podium.serving.stats import Stats
 Function = Callable[[Columns], Columns]
 Layout = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 """The columns of a request's rows: each one's shape without the rows, and its dtype."""
+Check = Callable[[Columns], str | None]
+"""What is wrong with the values of a request's columns, in one line."""
 
 
 class BadRequest(PodiumError):
@@ -59,7 +61,8 @@ class InferenceServer:
     None waits for the rows however long it takes. With `max_batch` None a pass takes whatever is there, as it does for the
     kinds that are to be answered `at_once`.
 
-    `layouts` says for each kind what a request's columns must be; what differs, or holds NaN, is refused on its own.
+    `layouts` says for each kind what a request's columns must be; what differs, or holds NaN, is refused on its own, and
+    so is what `checks` finds. `defaults` has a row for each column that a request may leave out.
     """
 
     def __init__(
@@ -70,6 +73,8 @@ class InferenceServer:
         max_wait_s: float | None = 0.0,
         at_once: Collection[str] = (),
         layouts: Mapping[str, Layout] | None = None,
+        defaults: Mapping[str, Columns] | None = None,
+        checks: Mapping[str, Check] | None = None,
         version: int = 0,
         observe: Callable[[Pass], None] | None = None,
     ) -> None:
@@ -82,6 +87,7 @@ class InferenceServer:
         self.functions = dict(functions)
         self.max_batch, self.max_wait_s, self.at_once = max_batch, max_wait_s, frozenset(at_once)
         self.layouts = dict(layouts) if layouts is not None else None
+        self.defaults, self.checks = dict(defaults or {}), dict(checks or {})
         self.version = version
         self.stats = Stats()
         self._observe = observe
@@ -194,7 +200,15 @@ class InferenceServer:
             return f"nothing answers {request.kind!r}{known_names(request.kind, self.functions)}"
         if request.rows < 1:
             return f"{request.rows} rows, expected at least 1"
-        return None if self.layouts is None else problem(request.columns, request.rows, self.layouts[request.kind])
+        for name, row in self.defaults.get(request.kind, {}).items():
+            if name not in request.columns:
+                request.columns[name] = np.repeat(row[None], request.rows, axis=0)
+        if self.layouts is not None:
+            found = problem(request.columns, request.rows, self.layouts[request.kind])
+            if found is not None:
+                return found
+        check = self.checks.get(request.kind)
+        return None if check is None else check(request.columns)
 
 
 def problem(columns: Columns, rows: int, layout: Layout) -> str | None:

@@ -54,8 +54,7 @@ class Wire:
 
     def write(self, columns: Columns, kind: str, memory: memoryview) -> int:
         """Put the columns into the memory, and say how much of it they take."""
-        key = (kind, *[(name, column.dtype.char, column.shape) for name, column in columns.items()])
-        header = self._written.get(key) or self._written.add(key, _header(columns, kind))
+        header = self._header_of(columns, kind)
         if header.nbytes > len(memory):
             raise BadRequest(f"the rows take {header.nbytes:,} bytes, expected at most {len(memory):,}")
         start = len(header.encoded)
@@ -64,6 +63,16 @@ class Wire:
             if nbytes:
                 np.ndarray(shape, column.dtype, memory, at)[...] = column
         return header.nbytes
+
+    def pack(self, columns: Columns, kind: str) -> bytes:
+        """The same as bytes of their own."""
+        memory = bytearray(self._header_of(columns, kind).nbytes)
+        self.write(columns, kind, memoryview(memory))
+        return bytes(memory)
+
+    def _header_of(self, columns: Columns, kind: str) -> Header:
+        key = (kind, *[(name, column.dtype.char, column.shape) for name, column in columns.items()])
+        return self._written.get(key) or self._written.add(key, _header(columns, kind))
 
     def read(self, memory: memoryview) -> tuple[Columns, str]:
         """The columns that somebody has written, as views of the memory, and their kind."""

@@ -20,7 +20,7 @@ from podium.cli import main
 from podium.core.errors import UsageError
 from podium.engine.ray import RayEngine
 from podium.envs.make import EnvSpec, make
-from podium.run.lines import _apart
+from podium.run.lines import apart
 from podium.run.plot import plot_runs
 
 QUICK = ("--rounds", "1", "--seconds", "0.05")
@@ -168,9 +168,9 @@ def test_lines_are_drawn_from_a_report_with_an_axis(tmp_path: Path) -> None:
 
 
 def test_labels_that_would_touch_are_left_out() -> None:
-    assert _apart([1, 2, 4, 8]) == [8, 4, 2, 1]
-    assert _apart([1, 2, 4, 8, 16, 32, 64]) == [64, 32, 16, 8, 4, 1]
-    assert _apart([3]) == [3]
+    assert apart([1, 2, 4, 8]) == [8, 4, 2, 1]
+    assert apart([1, 2, 4, 8, 16, 32, 64]) == [64, 32, 16, 8, 4, 1]
+    assert apart([3]) == [3]
 
 
 def test_the_machine_says_what_is_used() -> None:

@@ -12,7 +12,7 @@ from podium.algorithms.common.central import CentralPolicy, CentralServer, Postp
 from podium.core.spaces import Space, leaves
 from podium.engine.base import Handle, Resources
 from podium.engine.pool import Pool
-from podium.envs.make import make
+from podium.envs.make import playing
 from podium.evaluation.evaluator import Evaluator
 from podium.optimizers.allreduce import AllReduce
 from podium.optimizers.async_gradients import AsyncGradients
@@ -103,7 +103,7 @@ class Parts:
         resources: Resources,
     ) -> Handle:
         setup = self.setup
-        make_env = partial(make, setup.env, self.config.envs) if plays else None
+        make_env = partial(playing, setup.env, self.config.envs) if plays else None
         return setup.engine.spawn(
             Evaluator,
             make_policy,

@@ -35,12 +35,14 @@ class Description(_message.Message):
     def __init__(self, functions: _Optional[_Iterable[_Union[Function, _Mapping]]] = ..., version: _Optional[int] = ..., observation_space: _Optional[str] = ..., action_space: _Optional[str] = ...) -> None: ...
 
 class Function(_message.Message):
-    __slots__ = ("kind", "columns")
+    __slots__ = ("kind", "columns", "optional")
     KIND_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONAL_FIELD_NUMBER: _ClassVar[int]
     kind: str
     columns: _containers.RepeatedCompositeFieldContainer[Column]
-    def __init__(self, kind: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
+    optional: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kind: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., optional: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ("kind", "columns")
