@@ -169,3 +169,44 @@ def test_weights_change_under_load_and_no_request_is_lost() -> None:
     in_threads(4, work)
     desk.close()
     assert len(set(versions)) > 10
+
+
+class AskedInBetween(Desk):
+    """Something is asked in the moment after the timer has looked for deadlines, and before it waits."""
+
+    asked: list[Reply]
+
+    def _deliver(self, replies: Any) -> None:
+        Desk._deliver(replies)
+        if threading.current_thread() is self._timer and not hasattr(self, "asked"):
+            self.asked = []
+            asking = ({"obs": np.ones(1)}, 1, "act", self.asked.append)
+            thread = threading.Thread(target=self.submit, args=asking)
+            thread.start()
+            thread.join()
+
+
+def test_the_timer_misses_nothing_that_is_asked_just_before_it_waits() -> None:
+    desk = AskedInBetween(InferenceServer({"act": twice}, max_batch=8, max_wait_s=0.01))
+    until = time.monotonic() + 5
+    while not getattr(desk, "asked", None) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [reply.columns["action"].tolist() for reply in desk.asked] == [[2.0]]
+    desk.close()
+
+
+def test_nothing_is_computed_while_the_desk_is_still() -> None:
+    desk = Desk(InferenceServer({"act": twice}, max_batch=1, max_wait_s=None))
+    found: list[Reply] = []
+    with desk.still():
+        desk.submit({"obs": np.ones(1)}, 1, "act", found.append)
+        assert found == []
+    assert len(found) == 1, "what came meanwhile is answered then"
+    desk.close()
+
+
+def test_who_is_alone_waits_for_nobody() -> None:
+    desk = Desk(InferenceServer({"act": twice}, max_batch=8, max_wait_s=None))
+    reply = desk.ask({"obs": np.ones(2)}, 2, timeout=5, alone=True)
+    assert reply is not None and reply.columns["action"].tolist() == [2.0, 2.0]
+    desk.close()
