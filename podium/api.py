@@ -21,8 +21,10 @@ from podium.core.spaces import Columns, Leaf, Space
 from podium.envs.check import mask_problem
 from podium.envs.convert import MASK_KEY, mask_row
 from podium.envs.make import EnvSpec, describe, make
+from podium.envs.names import lasting_args, note
 from podium.envs.numbers import Numbers
 from podium.evaluation.play import play
+from podium.planning.layout import warn
 from podium.policies.base import Policy
 from podium.run import remote
 from podium.run.callbacks import Callback
@@ -265,6 +267,8 @@ def local(folder: str | os.PathLike[str]) -> Path:
 
 def env_spec(env: Env, config: RunConfig) -> EnvSpec:
     """The env with the settings that shape it."""
+    if said := note(env):
+        warn(said)
     return EnvSpec(
         env,
         args=dict(config.env_args),
@@ -276,8 +280,10 @@ def env_spec(env: Env, config: RunConfig) -> EnvSpec:
 
 
 def described_config(algo: str, spec: EnvSpec, config: RunConfig, start: Any = None) -> dict[str, Any]:
-    """What config.json holds: every setting, also the defaults; the user's own objects by their importable name."""
+    """What config.json holds: every setting, also the defaults; the user's own objects by their importable name. Secrets
+    stay out of it."""
     fields = {name: attribute_name(value) if callable(value) else value for name, value in config.to_json().items()}
+    fields["env_args"] = lasting_args(spec, config.env_args)
     return {"algo": algo, "env": describe(spec), "from": os.fspath(start) if start is not None else None, **fields}
 
 

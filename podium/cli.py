@@ -97,7 +97,7 @@ def _train(words: list[str]) -> int:
     parser = Parser(prog="podium train", add_help=False, allow_abbrev=False)
     for name in ("--out", "--from", "--preset", "--seeds", "--wandb"):
         parser.add_argument(name, action=Once)
-    parser.add_argument("--env-arg", action="append", default=[])
+    _add_env_args(parser)
     for name in ("--overwrite", "--json", "--quiet", "--help", "-h"):
         parser.add_argument(name, action="store_true")
     own, others = parser.parse_known_args(words)
@@ -112,7 +112,7 @@ def _train(words: list[str]) -> int:
         algo=algo,
         env=env,
         settings=settings,
-        env_args=_env_args(own.env_arg),
+        env_args=_env_args(own),
         out=own.out,
         overwrite=own.overwrite,
         preset=own.preset,
@@ -128,7 +128,7 @@ def _train(words: list[str]) -> int:
 def _plan(words: list[str]) -> int:
     parser = Parser(prog="podium plan", add_help=False, allow_abbrev=False)
     parser.add_argument("--preset", action=Once)
-    parser.add_argument("--env-arg", action="append", default=[])
+    _add_env_args(parser)
     for name in ("--json", "--help", "-h"):
         parser.add_argument(name, action="store_true")
     own, others = parser.parse_known_args(words)
@@ -140,7 +140,7 @@ def _plan(words: list[str]) -> int:
 
     algo, env = _algo_env("plan", names)
     flags = [flag for action in parser._actions for flag in action.option_strings]
-    request = TrainRequest(algo, env, settings, _env_args(own.env_arg), preset=own.preset, flags=flags)
+    request = TrainRequest(algo, env, settings, _env_args(own), preset=own.preset, flags=flags)
     return plan_command(request, own.json)
 
 
@@ -178,9 +178,19 @@ def _split_settings(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return names, settings
 
 
-def _env_args(pairs: Sequence[str]) -> dict[str, Any]:
-    args: dict[str, Any] = {}
-    for pair in pairs:
+PLACE = ("port", "host", "token", "wait")
+"""Arguments of the env `external` that are flags too."""
+
+
+def _add_env_args(parser: Parser) -> None:
+    parser.add_argument("--env-arg", action="append", default=[])
+    for name in PLACE:
+        parser.add_argument(f"--{name}", action=Once)
+
+
+def _env_args(own: argparse.Namespace) -> dict[str, Any]:
+    args: dict[str, Any] = {name: value for name in PLACE if (value := getattr(own, name)) is not None}
+    for pair in own.env_arg:
         key, value = _key_value(pair)
         if key in args:
             raise UsageError(f"--env-arg {key} is given twice")
@@ -218,7 +228,7 @@ def _train_help(algo: str | None) -> str:
         "podium train ALGO ENV [--SETTING VALUE ...]",
         "",
         "  ALGO  " + ", ".join(algorithms.names()) + ", or your own as module:attribute",
-        "  ENV   a gymnasium id, envpool:NAME, toy:NAME, or your own as module:function",
+        "  ENV   a gymnasium id, envpool:NAME, toy:NAME, your own as module:function, or external",
         "",
         "  --out DIR          the run's folder; by default one under runs/",
         "  --overwrite        replace the run that the folder holds",
@@ -226,6 +236,7 @@ def _train_help(algo: str | None) -> str:
         "  --from DIR         start with the weights of another run (ALGO and ENV may then be left out)",
         "  --preset NAME      a named set of settings",
         "  --env-arg K=V      an argument of the env; may be repeated",
+        "  --port P           with ENV external: where simulators connect; --host H, --token T, --wait SECONDS",
         "  --wandb PROJECT    log to Weights & Biases too",
         "  --json, --quiet    the result as JSON on stdout; no progress bar",
         "",

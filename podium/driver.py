@@ -17,9 +17,10 @@ from podium.core.metrics import EpisodeWindow
 from podium.core.seeding import integer
 from podium.engine.start import start
 from podium.envs.check import check
-from podium.envs.make import EnvSpec, describe, spaces_of
+from podium.envs.make import EnvSpec, describe, held, spaces_of, traits_of
 from podium.evaluation.sample import Report
 from podium.optimizers import meter
+from podium.planning.outside import check_outside
 from podium.planning.plan import check_at_once, check_on_engine, check_sample
 from podium.run.callbacks import Callback
 from podium.run.folder import RunFolder
@@ -82,24 +83,29 @@ class Run:
         self._processes: list[dict[str, Any]] = []
         self._show_progress = show_progress
         check_at_once(config)
-        check(env, config.seed)
-        self.spaces = spaces_of(env)
-        check_sample(algorithm, env, config, self.spaces)
-        self._env_actions = spaces_of(replace(env, rescale_actions=False))[1] if env.rescale_actions else self.spaces[1]
-        self.engine = start(config.engine, config.address)
-        try:
-            self.config = check_on_engine(algorithm, env, config, self.spaces)
-            self.optimizer = algorithm.build(self.config, Setup(self.engine, env, *self.spaces))
-        except BaseException:
-            self.engine.close()
-            raise
+        check_outside(env, config)
+        with ExitStack() as made:
+            made.enter_context(held(env, algorithm.name))
+            check(env, config.seed)
+            traits = traits_of(env)
+            self.spaces, self._frames_per_step = traits[:2], traits.frames_per_step
+            check_sample(algorithm, env, config, self.spaces)
+            inner = replace(env, rescale_actions=False)
+            self._env_actions = spaces_of(inner)[1] if env.rescale_actions else self.spaces[1]
+            self._signals = made.enter_context(Signals())
+            with self._signals.at_once():
+                self.engine = start(config.engine, config.address)
+                made.callback(self.engine.close)
+                self.config = check_on_engine(algorithm, env, config, self.spaces)
+                self.optimizer = algorithm.build(self.config, Setup(self.engine, env, *self.spaces))
+                made.callback(self.optimizer.close)
+            self._made = made.pop_all()
 
     # --- the loop ---
 
     def train(self) -> dict[str, Any]:
         """Iterate until the steps are done or something asks to stop; returns what result.json says."""
         with ExitStack() as stack:
-            signals = stack.enter_context(Signals())
             # What it says is past: a run that is killed from here on has no result.
             (self.folder.path / "result.json").unlink(missing_ok=True)
             self._write_processes()
@@ -112,7 +118,7 @@ class Run:
             for callback in self.callbacks:
                 callback.on_start(self)
             try:
-                stopped_by = self._iterate(signals)
+                stopped_by = self._iterate(self._signals)
             except Interrupted as stop:
                 self._finish("signal", "interrupted")
                 stop.add_note(f"podium resume {self.folder.path} goes on")
@@ -192,7 +198,7 @@ class Run:
         counters, shares = self.counters, meter.shares(step, seconds, self.engine.apart)
         return {
             "env_steps": counters.env_steps,
-            "frames": counters.env_steps,
+            "frames": counters.env_steps * self._frames_per_step,
             "episodes": counters.window.episodes,
             "updates": counters.updates,
             "return_mean": counters.window.mean,
@@ -308,7 +314,7 @@ class Run:
             "optimizer": self.config.optimizer,
             "seed": self.config.seed,
             "env_steps": counters.env_steps,
-            "frames": counters.env_steps,
+            "frames": counters.env_steps * self._frames_per_step,
             "episodes": counters.window.episodes,
             "updates": counters.updates,
             "return_mean": counters.window.mean,
@@ -327,5 +333,4 @@ class Run:
         return result
 
     def close(self) -> None:
-        self.optimizer.close()
-        self.engine.close()
+        self._made.close()

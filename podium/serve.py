@@ -48,8 +48,8 @@ def serve_command(request: ServeRequest, as_json: bool) -> int:
         raise UsageError(f"--follow needs a run's folder on this machine, and {request.folder} is an address")
     with Signals() as caught:
         with json_alone() if as_json else for_people():
-            checkpoint = _Checkpoint(request.folder, request.checkpoint)
-            served = checkpoint.load()
+            checkpoint = Checkpoint(request.folder, request.checkpoint)
+            served = checkpoint.served
         server = served.server(request.max_batch, request.max_wait_ms / 1000)
         with ExitStack() as stack:
             desk = stack.enter_context(closing(Desk(server)))
@@ -66,7 +66,7 @@ def serve_command(request: ServeRequest, as_json: bool) -> int:
     return 128 + caught.pending
 
 
-class _Checkpoint:
+class Checkpoint:
     """A run's checkpoint of some name, which may come to be another one."""
 
     def __init__(self, folder: str, name: str) -> None:
@@ -74,8 +74,9 @@ class _Checkpoint:
 
         self._folder, self._name = api.local(folder), name
         self._seen = self._stamp()
+        self.served = self._load()
 
-    def load(self) -> Served:
+    def _load(self) -> Served:
         """The policy as it can be asked."""
         from podium import api
 
@@ -89,7 +90,10 @@ class _Checkpoint:
             return None
         self._seen = stamp
         try:
-            return self.load()
+            served = self._load()
+            if not served.takes_the_same(self.served):
+                raise UsageError("it is another run's, with other spaces")
+            return served
         except (PodiumError, OSError) as error:
             print(f"podium: {self._name} of {self._folder} is passed over: {error}", file=sys.stderr, flush=True)
             return None

@@ -42,6 +42,7 @@ CASES: dict[str, list[str]] = {
         "workers": f"ppo Acrobot-v1 --steps 8000 {SMALL_PPO} --workers 2 --envs 4 --normalize-obs",
         "allreduce": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --workers 2 --optimizer allreduce --normalize-obs",
         "devices": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --workers 2 --optimizer multi_device",
+        "central": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --workers 2 --inference central --memory gru",
         "shards": "a2c CartPole-v1 --steps 8000 --workers 2 --optimizer parameter_server --synchronous --shards 3",
         "stacked": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --frame-stack 2",
     }.items()
@@ -62,7 +63,8 @@ def environment() -> dict[str, str]:
 
 
 def start(*words: object, **options: Any) -> subprocess.Popen[str]:
-    """A podium command as a process of its own session, with its outputs as text pipes."""
+    """A podium command as a process of its own session, with its outputs as text pipes, that Ctrl-C ends: also where a
+    shell has started the tests in the background, and so without it."""
     return subprocess.Popen(
         [sys.executable, "-m", "podium.cli", *map(str, words)],
         stdout=subprocess.PIPE,
@@ -70,6 +72,7 @@ def start(*words: object, **options: Any) -> subprocess.Popen[str]:
         text=True,
         env=environment(),
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )
 

@@ -205,6 +205,7 @@ def test_every_flag_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
         "plan --help",
         "resume x",
         "evaluate x",
+        "serve x",
         "plot x",
         "list",
         "bench sampling",
@@ -358,7 +359,7 @@ def test_examples_run_and_are_short(example: Path, tmp_path: Path) -> None:
     assert run_python(tmp_path, str(script)).strip()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/extending.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/serving.md"])
 def test_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
     """The blocks that are no file of their own, in order, with few steps."""
     bodies = [body for body in blocks(ROOT / page, "python") if not re.match(r"# \w+\.py\n", body)]

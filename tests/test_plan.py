@@ -43,6 +43,7 @@ MEASURED = Measured(
     optimizer_bytes=8000,
     row_bytes=50,
     edge_bytes=16,
+    asked_bytes=40,
     process_bytes=200 << 20,
 )
 SAMPLE = 8 * (100 * 50 + 16)
@@ -290,6 +291,22 @@ def test_bytes_on_the_way() -> None:
     assert (found.weights, found.gradients) == (4100, 12000)
     found = figures.traffic(other("impala", samples=2, **RAY), MEASURED)
     assert (found.samples, found.weights) == (2 * SAMPLE, 4100)
+    found = figures.traffic(ppo(workers=4, inference="central", **RAY), MEASURED)
+    assert (found.asked, found.stored) == (4 * 100 * 8 * 40, 4 * SAMPLE + 4100)
+
+
+def test_a_server_takes_the_policies_of_all_workers() -> None:
+    central = ppo(workers=4, inference="central", **RAY)
+    assert counts(central) == {"controller": 1, "learner": 1, "server": 1, "worker": 4}
+    assert figures.memory(central, MEASURED).holders == 2
+    assert figures.memory(central, MEASURED).processes == (200 + 6 * 260) << 20
+    assert figures.checkpoint_bytes(central, MEASURED) == 2 * 12000
+    found, own = (figures.predict(config, MEASURED, Machine(64, GIB)) for config in (central, ppo(workers=4, **RAY)))
+    wide = 0.0015 + 24 * (0.003 - 0.0015) / 56  # 32 rows in one pass, on the line from 8 to 64
+    assert found.parts["inference"] == pytest.approx(100 * (wide + 0.0005 + figures.ASK_S))
+    assert found.parts["env"] == own.parts["env"] and found.env_steps == own.env_steps
+    auto = suggest.workers(ppo(workers="auto", inference="central"), MEASURED, TWO_CORES)
+    assert auto.value == 1, "without a worker nobody would ask"
 
 
 def test_memory_by_holder() -> None:
@@ -527,7 +544,7 @@ INSIDE = {
     },
     "transport": {
         "samples_bytes_per_s", "weights_bytes_per_s", "gradients_bytes_per_s", "reduced_bytes_per_s",
-        "object_store_bytes_per_s",
+        "asked_bytes_per_s", "object_store_bytes_per_s",
     },
     "prediction": {
         "env_steps_per_s", "iterations_per_s", "env_steps_per_iteration", "bottleneck", "env_s", "inference_s",

@@ -7,6 +7,7 @@ and nothing besides: no metrics, episode counts, checks, logs or checkpoints. No
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,14 +34,36 @@ class ActorCritic(nn.Module):
         return self.policy(obs), self.value(obs).squeeze(-1)
 
 
+class NatureActorCritic(nn.Module):
+    """The CNN of the DQN paper over pictures [C, 84, 84] of bytes, one for the action's parameters and the value."""
+
+    log_std = None
+
+    def __init__(self, channels: int, outputs: int) -> None:
+        super().__init__()
+        gain, layers = math.sqrt(2), []
+        for width, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            layers += [_initialised(nn.Conv2d(channels, width, kernel, stride), gain), nn.ReLU()]
+            channels = width
+        self.trunk = nn.Sequential(*layers, nn.Flatten(), _linear(64 * 7 * 7, 512, gain), nn.ReLU())
+        self.policy, self.value = _linear(512, outputs, 0.01), _linear(512, 1, 1.0)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.trunk(obs / 255.0)
+        return self.policy(features), self.value(features).squeeze(-1)
+
+
 def _mlp(inputs: int, outputs: int, last_gain: float) -> nn.Sequential:
     gain = math.sqrt(2)
     hidden = [_linear(inputs, 64, gain), nn.Tanh(), _linear(64, 64, gain), nn.Tanh()]
     return nn.Sequential(*hidden, _linear(64, outputs, last_gain))
 
 
-def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs)
+def _linear(inputs: int, outputs: int, gain: float) -> Any:
+    return _initialised(nn.Linear(inputs, outputs), gain)
+
+
+def _initialised(layer: Any, gain: float) -> Any:
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
@@ -60,7 +83,9 @@ class Env:
 
 
 def make_env(name: str, n: int, args: Mapping[str, Any], seed: int = 0) -> Env:
-    """A gymnasium id in its own vector class (or stepped one by one, if it has none), or `envpool:NAME`."""
+    """A gymnasium id in its own vector class (or stepped one by one, if it has none), `atari:NAME` or `envpool:NAME`."""
+    if name.startswith("atari:"):
+        return _make_atari(name.removeprefix("atari:"), n, args, seed)
     if name.startswith("envpool:"):
         import envpool
 
@@ -73,6 +98,17 @@ def make_env(name: str, n: int, args: Mapping[str, Any], seed: int = 0) -> Env:
     late = vector.metadata["autoreset_mode"] == gymnasium.vector.AutoresetMode.NEXT_STEP
     first = vector.reset(seed=seed)[0]
     return Env(vector, first, vector.single_observation_space, vector.single_action_space, n, late)
+
+
+def _make_atari(game: str, n: int, args: Mapping[str, Any], seed: int) -> Env:
+    """ale-py's vector env with the customary preprocessing and the reward as it is, stepped by every core."""
+    from ale_py import AtariVectorEnv, roms
+
+    rom = next(rom for rom in roms.get_all_rom_ids() if rom.replace("_", "") == game.lower())
+    threads = min(len(os.sched_getaffinity(0)), n)
+    vector = AtariVectorEnv(rom, n, num_threads=threads, reward_clipping=False, autoreset_mode="SameStep", **args)
+    first = vector.reset(seed=seed + 1)[0]
+    return Env(vector, first, vector.single_observation_space, vector.single_action_space, n, resets_late=False)
 
 
 def sample_choice(logits: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -123,8 +159,10 @@ def action_converter(space: Any) -> Callable[[np.ndarray], np.ndarray]:
     return lambda action: np.minimum(np.maximum(action.reshape(-1, *shape), low), high)
 
 
-def network_for(env: Env) -> ActorCritic:
-    """The default networks for an env."""
+def network_for(env: Env) -> nn.Module:
+    """The default networks for an env, or for pictures the DQN paper's."""
+    if len(env.observation.shape) == 3:
+        return NatureActorCritic(env.observation.shape[0], int(env.action.n))
     inputs = env.observation.shape[0]
     if hasattr(env.action, "n"):
         return ActorCritic(inputs, int(env.action.n))

@@ -16,6 +16,7 @@ HELP = """podium bench NAME [--rounds N] [--seconds S] [--out FILE.json] [--json
   controller calls per second of the controller on Ray, with workers that do nothing; --workers N
   scaling    env steps per second against workers on Ray, with an env that sleeps; --workers 1,8,64
   shards     what a parameter server moves, against its shards; --shards 1,2,4,8
+  central    env steps per second of workers on Ray that ask one server, with a CNN; --workers N --envs N --threads N
   rpc        what asking a policy for actions costs, over every transport; podium bench rpc --help
 
 Each measures Podium and what it is held against (the bare loop without it, where it is installed Stable-Baselines3, a
@@ -38,8 +39,12 @@ def main(words: list[str], parser_class: type[argparse.ArgumentParser]) -> int:
 
 
 def _sampling(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
-    parser = _parser("sampling", "Env steps per second of one evaluator with 64x64 networks.", parser_class)
-    parser.add_argument("--env", metavar="NAME", help="a gymnasium id or envpool:NAME, instead of the pinned cases")
+    parser = _parser(
+        "sampling", "Env steps per second of one evaluator, with 64x64 networks or the DQN paper's CNN.", parser_class
+    )
+    parser.add_argument(
+        "--env", metavar="NAME", help="a gymnasium id, atari:NAME or envpool:NAME, instead of the pinned cases"
+    )
     parser.add_argument("--envs", type=_count, metavar="N", help="how many of that env; 64")
     parser.add_argument("--fragment", type=_count, default=32, metavar="N", help="steps per env in a sample; 32")
     own = parser.parse_args(words[1:])
@@ -115,6 +120,24 @@ def _shards(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
     return 0
 
 
+def _central(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
+    what = "Env steps per second of workers on Ray that ask one server, beside workers that hold their own policies."
+    parser = _parser("central", what, parser_class, rounds=5, seconds=3)
+    parser.add_argument("--workers", type=_count, default=2, metavar="N", help="how many; 2")
+    parser.add_argument("--envs", type=_count, default=8, metavar="N", help="of each worker; 8")
+    parser.add_argument("--fragment", type=_count, default=16, metavar="N", help="steps per env in a sample; 16")
+    parser.add_argument("--threads", type=_count, default=2, metavar="N", help="compute threads of the server; 2")
+    own = parser.parse_args(words[1:])
+    from podium.bench import central
+    from podium.bench.report import Report, check_out, publish
+
+    check_out(own.out)
+    report = Report("bench-central", words)
+    central.run(report, own.workers, own.envs, own.fragment, own.threads, own.rounds, own.seconds)
+    publish(report, own.out, own.json)
+    return 0
+
+
 def _rpc(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
     from podium.bench.rpc.command import main as rpc
 
@@ -167,5 +190,6 @@ BENCHMARKS: dict[str, Callable[[Words, type[argparse.ArgumentParser]], int]] = {
     "controller": _controller,
     "scaling": _scaling,
     "shards": _shards,
+    "central": _central,
     "rpc": _rpc,
 }

@@ -20,7 +20,7 @@ from podium.run.folder import to_json, write_atomically
 
 OURS = "podium"
 KEYS = ("case", "contender", "axis", "x", "unit", "median", "runs", "ratio_to")
-PACKAGES = ("podium", "torch", "numpy", "gymnasium", "envpool", "stable_baselines3", "ray")
+PACKAGES = ("podium", "torch", "numpy", "gymnasium", "envpool", "ale-py", "stable_baselines3", "ray")
 
 
 @dataclass(frozen=True)

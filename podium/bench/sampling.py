@@ -6,17 +6,25 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 from typing import Any
+
+import numpy as np
 
 from podium.bench import bare, peers
 from podium.bench.measure import Contender, alternate, rate
 from podium.bench.report import Measured, Report, Target
 from podium.core.errors import MissingExtra, UsageError, did_you_mean
-from podium.core.spaces import Box, Discrete
-from podium.envs.make import EnvSpec, spaces_of
+from podium.core.spaces import Box, Discrete, Space
+from podium.envs.make import EnvSpec, spaces_of, traits_of
 
-POOL = "envpool:"
+POOL, ATARI = "envpool:", "atari:"
+PACKAGES = {POOL: ("envpool", "envpool"), ATARI: ("ale_py", "atari")}
+"""The package that a kind of name needs, and its extra."""
+
 ENVS = 64
+MLP: Mapping[str, Any] = {"hidden": (64, 64)}
+NATURE: Mapping[str, Any] = {"hidden": (512,), "activation": "relu", "shared": True}
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,7 @@ class Case:
 PINNED = (
     Case("CartPole-v1", 64, {}, (Target("bare", 0.8),)),
     Case(f"{POOL}Pendulum-v1", 1024, {"num_threads": 2}, (Target("bare", 0.8),)),
+    Case(f"{ATARI}Pong", 64, {}, (Target("bare", 0.8),)),
 )
 
 
@@ -49,12 +58,13 @@ class PodiumSampling:
         from podium.engine.local import LocalEngine
 
         ppo = algorithms.get("ppo")
+        spaces = spaces_of(EnvSpec(case.env, dict(case.env_args)))
+        network = NATURE if _pictures(spaces[0]) else MLP
         config = ppo.configure(
-            None, {"envs": case.envs, "fragment": fragment, "env_args": dict(case.env_args), "hidden": (64, 64)}
+            None, {"envs": case.envs, "fragment": fragment, "env_args": dict(case.env_args), **network}
         )
-        spec = env_spec(case.env, config)
         self._engine, self._fragment = LocalEngine(), fragment
-        self._evaluator = ppo.build(config, Setup(self._engine, spec, *spaces_of(spec))).learner()
+        self._evaluator = ppo.build(config, Setup(self._engine, env_spec(case.env, config), *spaces)).learner()
         self._sample()
 
     def _sample(self) -> int:
@@ -96,33 +106,41 @@ def cases(env: str | None, envs: int | None) -> list[Case]:
 
 def _check(case: Case) -> None:
     """Refuse what the bare loop can't play."""
-    kind, colon, _ = case.env.partition(":")
-    if colon and kind != "envpool":
-        known = [pinned.env for pinned in PINNED]
-        near = did_you_mean(case.env, known)
+    if ":" in case.env and not case.env.startswith((POOL, ATARI)):
+        near = did_you_mean(case.env, [pinned.env for pinned in PINNED])
         raise UsageError(
-            f"--env is {case.env!r}, expected a gymnasium id or {POOL}NAME: the bare loop plays those{near}"
+            f"--env is {case.env!r}, expected a gymnasium id, {ATARI}NAME or {POOL}NAME: the bare loop plays those{near}"
         )
-    if colon and not _has_envpool():
-        raise MissingExtra(case.env, "envpool")
+    if missing := _missing(case):
+        raise MissingExtra(case.env, missing)
     observation, action = spaces_of(EnvSpec(case.env, dict(case.env_args)))
-    if not isinstance(observation, Box) or len(observation.shape) != 1:
-        raise UsageError(f"{case.env} observes {observation}, expected a Box of one axis: the networks are 64x64")
+    if not _pictures(observation) and (not isinstance(observation, Box) or len(observation.shape) != 1):
+        raise UsageError(
+            f"{case.env} observes {observation}, expected a Box of one axis or pictures of 84x84: the networks are "
+            "64x64 and the DQN paper's"
+        )
     if not isinstance(action, Discrete) and not (isinstance(action, Box) and action.dtype.kind == "f"):
         raise UsageError(
             f"{case.env} takes {action}, expected Discrete or a Box of real numbers: the bare loop has those"
         )
 
 
-def _has_envpool() -> bool:
-    return importlib.util.find_spec("envpool") is not None
+def _pictures(observation: Space) -> bool:
+    """Whether the DQN paper's network is for it: stacked pictures of 84x84 bytes."""
+    return isinstance(observation, Box) and observation.dtype == np.uint8 and observation.shape[1:] == (84, 84)
+
+
+def _missing(case: Case) -> str | None:
+    """The extra that the case needs and that is not installed."""
+    package, extra = next((needed for kind, needed in PACKAGES.items() if case.env.startswith(kind)), (None, None))
+    return extra if package is not None and importlib.util.find_spec(package) is None else None
 
 
 def run(report: Report, chosen: Sequence[Case], rounds: int, seconds: float, fragment: int) -> None:
     """Measure each case and put it into the report."""
     for case in chosen:
-        if case.env.startswith(POOL) and not _has_envpool():
-            report.note(f"{case.title}: left out, envpool is not installed (pip install 'podium[envpool]')")
+        if missing := _missing(case):
+            report.note(f"{case.title}: left out, what it needs is not installed (pip install 'podium[{missing}]')")
             continue
         makers: dict[str, Callable[[], Contender]] = {
             "podium": partial(PodiumSampling, case, fragment),
@@ -131,7 +149,12 @@ def run(report: Report, chosen: Sequence[Case], rounds: int, seconds: float, fra
         peer = _peer(report, case)
         if peer is not None:
             makers["sb3"] = partial(peers.Sampling, peer, case.envs, fragment)
-        report.cases.append(Measured(case.title, alternate(makers, rounds, seconds), case.targets))
+        runs = alternate(makers, rounds, seconds)
+        frames = traits_of(EnvSpec(case.env, dict(case.env_args))).frames_per_step
+        if frames > 1:
+            rates = ", ".join(f"{name} {median(rate) * frames:,.0f}" for name, rate in runs.items())
+            report.note(f"{case.title}: frames per second, {frames} in a step: {rates}")
+        report.cases.append(Measured(case.title, runs, case.targets))
 
 
 def _peer(report: Report, case: Case) -> str | None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import os
-import socket
-import subprocess
+import signal
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from signal import SIGTERM
 from typing import Any
 
 import ray
@@ -26,10 +26,11 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from podium.core.errors import ArgumentLost, CallTimedOut, GroupBroken, PodiumError, UsageError, WorkerDied
+from podium.engine.address import check_listening
 from podium.engine.base import PATIENCE_S, Handle, Ref, Resources
+from podium.engine.groups import Groups
 
 LOOPBACK = "127.0.0.1"
-CONNECT_S = 2.0
 CLOSE_S = 2.0
 RESERVE_S = 60.0
 
@@ -202,9 +203,10 @@ class RayEngine:
         self._handles: list[RayHandle] = []
         self._reserved = reserved
         self._owns_reservation = False
-        self._started = not ray.is_initialized()
-        if self._started:
-            _attach(address) if address is not None else _start(num_cpus)
+        self._groups = Groups()
+        self._joined = not ray.is_initialized()
+        if self._joined:
+            _attach(address) if address is not None else _start(num_cpus, self._groups)
         self._host = ray.remote(Host)
         self._shared_host = ray.remote(concurrency_groups={"start": 1})(SharedHost)  # type: ignore[call-overload]
 
@@ -322,8 +324,13 @@ class RayEngine:
     def close(self) -> None:
         """End every object spawned here, and Ray itself where this engine started it."""
         handles, self._handles = self._handles, []
-        if not ray.is_initialized():
-            return
+        try:
+            if ray.is_initialized():
+                self._close(handles)
+        finally:
+            self._groups.end()
+
+    def _close(self, handles: Sequence[RayHandle]) -> None:
         closing = [handle.actor.close.remote() for handle in handles]
         if closing:
             with contextlib.suppress(Exception):
@@ -333,8 +340,8 @@ class RayEngine:
                 ray.kill(handle.actor)
         if self._owns_reservation and self._reserved is not None:
             remove_placement_group(self._reserved)
-        if self._started:
-            ray.shutdown()
+        if self._joined:
+            _leave()
 
 
 def cluster() -> dict[str, float]:
@@ -342,33 +349,37 @@ def cluster() -> dict[str, float]:
     return {name: amount for name, amount in ray.cluster_resources().items() if name in ("CPU", "GPU", "memory")}
 
 
-def _start(num_cpus: int | None) -> None:
-    """A cluster of this machine alone: a token, no dashboard, nothing beyond loopback, nothing told to anyone."""
+def _start(num_cpus: int | None, groups: Groups) -> None:
+    """A cluster of this machine alone: a token, no dashboard, nothing beyond loopback, nothing told to anyone. Its
+    processes are of the groups, and gone again where it doesn't come up."""
     importable = os.pathsep.join(dict.fromkeys([os.getcwd(), *filter(None, sys.path)]))
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     Config.initialize("")  # what Ray read of the environment when it was imported is out of date
-    with (
-        _quietly(),
-        _changed(os.environ, PYTHONPATH=importable),
-        # The address is taken at its word only where no cluster of several nodes can be.
-        _changed(vars(ray_constants), ENABLE_RAY_CLUSTER=False),
-        # A signal to the whole group of this process is this process's to see to: it still needs its cluster then.
-        _changed(vars(services), ConsolePopen=partial(subprocess.Popen, process_group=0)),
-    ):
-        ray.init(
-            address="local",
-            num_cpus=num_cpus,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _node_ip_address=LOOPBACK,
-        )
+    try:
+        with (
+            _quietly(),
+            _changed(os.environ, PYTHONPATH=importable),
+            # The address is taken at its word only where no cluster of several nodes can be.
+            _changed(vars(ray_constants), ENABLE_RAY_CLUSTER=False),
+            _changed(vars(services), ConsolePopen=groups.start),
+        ):
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address=LOOPBACK,
+            )
+    except BaseException:
+        _leave()
+        groups.end()
+        raise
 
 
 def _attach(address: str) -> None:
     """Join a running cluster; the code of the current folder goes along."""
-    if address != "auto":
-        _check_listening(address)
+    check_listening(address)
     try:
         with _quietly():
             ray.init(
@@ -388,22 +399,45 @@ def _quietly() -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     with (
+        _sigterm_kept(),
         _changed(vars(ray_utils), set_sigterm_handler=lambda handler: None),
         _changed(vars(ray_worker), listen_error_messages=lambda worker, stopped: None),
     ):
         yield
 
 
-def _check_listening(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or "://" in address:
-        raise UsageError(
-            f"--address is {address!r}, expected host:port of a cluster's head (ray start prints it), or auto"
-        )
-    try:
-        socket.create_connection((host, int(port)), CONNECT_S).close()
-    except OSError as error:
-        raise UsageError(f"--address {address}: nothing listens there ({error.strerror or error})") from None
+def _leave() -> None:
+    with _sigterm_kept():
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Ray's own code takes SIGTERM over while it comes up, and drops what was there when it ends. Here the signal is
+    blocked, also in the threads that begin meanwhile; one of them hands it on to Python's handler."""
+    with contextlib.ExitStack() as undo:
+        undo.callback(signal.pthread_sigmask, signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, {SIGTERM}))
+        undo.callback(_put_back_sigterm)
+        over = threading.Event()
+        watch = threading.Thread(target=_hand_on_sigterm, args=(over,), daemon=True)
+        watch.start()
+        undo.callback(watch.join, 1.0)
+        undo.callback(over.set)
+        yield
+
+
+def _put_back_sigterm() -> None:
+    handler = signal.getsignal(SIGTERM)
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(SIGTERM, handler)
+
+
+def _hand_on_sigterm(over: threading.Event) -> None:
+    """Where there is a handler; what Python leaves to the system comes when the signal is let through again."""
+    while callable(signal.getsignal(SIGTERM)) and not over.wait(0.05):
+        if SIGTERM in signal.sigpending():
+            signal.sigwait({SIGTERM})
+            _thread.interrupt_main(SIGTERM)
 
 
 def _top(value: Any) -> Any:

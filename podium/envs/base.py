@@ -14,7 +14,8 @@ MASK = "mask"
 
 class Stepped(NamedTuple):
     """One vector step. With same-step autoreset, `final_rows` names the envs whose episode ended and `finals` holds the
-    observations that ended them (one row for each), since `obs` already shows the next episode."""
+    observations that ended them (one row for each), since `obs` already shows the next episode. Where an episode may end
+    within a game, as with a lost life, `game_over` names the envs whose game ended: returns are those of whole games."""
 
     obs: Columns
     reward: np.ndarray
@@ -22,6 +23,7 @@ class Stepped(NamedTuple):
     truncated: np.ndarray
     final_rows: np.ndarray | None = None
     finals: Columns | None = None
+    game_over: np.ndarray | None = None
 
 
 class VectorEnv(Protocol):
@@ -30,7 +32,8 @@ class VectorEnv(Protocol):
     Observations are columns by path (`{"obs": [n, ...]}`, or `{"obs/camera": ..., "obs/speed": ...}`); an env that masks
     actions adds `"mask"`, bool `[n, choices]`, true where an action is legal. With `autoreset = "same"` the step that
     ends an episode returns the next one's first observation; with `"next"` the following step does, ignoring its action
-    and giving no reward. Arrays that a step returned may be overwritten by the next step.
+    and giving no reward. Arrays that a step returned may be overwritten by the next step. An env whose step plays
+    several frames says how many in an attribute `frames_per_step`.
     """
 
     n: int

@@ -48,6 +48,9 @@ class EnvPoolVector:
         self._readers = observed.readers
         self._floats = [p for p, leaf in leaves(observed.space, "obs").items() if leaf.dtype.kind == "f"]
         self._to_env = convert.action_converter(acting)
+        config = self._pool.config
+        # The frames that a game of pictures plays in a step; a physics simulation's substeps are none.
+        self.frames_per_step = int(config.get("frame_skip", 1)) if "img_height" in config else 1
         self._steps = 0
 
     @_without_precision_warnings()

@@ -1,11 +1,12 @@
-"""From an env's name to a vector of it: gymnasium ids, `envpool:`, `toy:`, `module:function` or a callable."""
+"""From an env's name to a vector of it: gymnasium ids, `kind:name`, `module:function` or a callable."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from podium.core.errors import UsageError
 from podium.core.spaces import Leaf, Space
@@ -22,6 +23,14 @@ class EnvSpec:
     time_limit: int | None = None
     rescale_actions: bool = False
     processes: int = 0
+
+
+class Traits(NamedTuple):
+    """What an env observes, how it acts and how many frames a step of it plays, after its wrappers."""
+
+    observation_space: Space
+    action_space: Leaf
+    frames_per_step: int
 
 
 def describe(spec: EnvSpec) -> str:
@@ -50,19 +59,44 @@ def make(spec: EnvSpec, n: int, render: bool = False) -> VectorEnv:
         raise
 
 
-def spaces_of(spec: EnvSpec) -> tuple[Space, Leaf]:
-    """What the env observes and how it acts, after its wrappers."""
-    env = make(replace(spec, processes=0), 1)
+def playing(spec: EnvSpec, n: int, algo: str = "") -> Any:
+    """What an evaluator plays in: `n` envs that are made, or the simulators that connect."""
+    from podium.envs.names import Outside, resolve
+
+    source = resolve(spec)
+    return source.open(n, algo) if isinstance(source, Outside) else make(spec, n)
+
+
+@contextmanager
+def held(spec: EnvSpec, algo: str) -> Iterator[None]:
+    """While it lasts, the port that simulators connect to stays open, where the env is such; they are told the algorithm."""
+    from podium.envs.names import Outside, resolve
+
+    source = resolve(spec)
+    with closing(source.open(1, algo)) if isinstance(source, Outside) else nullcontext():
+        yield
+
+
+def traits_of(spec: EnvSpec) -> Traits:
+    """What there is to know of an env without playing it."""
+    env = playing(replace(spec, processes=0), 1)
     try:
-        return env.observation_space, env.action_space
+        return Traits(env.observation_space, env.action_space, getattr(env, "frames_per_step", 1))
     finally:
         env.close()
 
 
+def spaces_of(spec: EnvSpec) -> tuple[Space, Leaf]:
+    """What the env observes and how it acts, after its wrappers."""
+    return traits_of(spec)[:2]
+
+
 def _bare(spec: EnvSpec, n: int) -> VectorEnv:
-    from podium.envs.names import Singles, resolve
+    from podium.envs.names import Outside, Singles, resolve
 
     source = resolve(spec)
+    if isinstance(source, Outside):
+        raise UsageError(f"{describe(spec)}: simulators that connect can only be trained on; none can be made here")
     if not isinstance(source, Singles):
         if spec.processes:
             raise UsageError(f"{describe(spec)} steps its envs as one vector already: env processes would do nothing")

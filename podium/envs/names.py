@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from podium.core.errors import MissingExtra, PodiumError, UsageError, did_you_mean
 from podium.core.imports import load_attribute
+from podium.envs import atari
+from podium.envs.atari import other_name
 from podium.envs.base import VectorEnv
 from podium.envs.make import EnvSpec, describe
 
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "ale_py": "atari"}
 VECTOR_ARGUMENT = "num_envs"
+
+EXTERNAL = "external"
+EXTERNAL_SOURCE = "podium.evaluation.simulators:connecting"
+EXTERNAL_ARGS = ("port", "host", "token", "wait")
+SECRETS = {EXTERNAL: ("token",)}
 
 
 @dataclass(frozen=True)
@@ -33,19 +42,46 @@ class Vector:
     make: Callable[[int], VectorEnv]
 
 
-def resolve(spec: EnvSpec) -> Singles | Vector:
+@dataclass(frozen=True)
+class Outside:
+    """The name stands for simulators that connect on their own: nobody can make or step them. What it opens says what
+    they observe and how they act, and has a `collector` for what they play; those opened at one time share a port."""
+
+    open: Callable[[int, str], Any]
+
+
+def resolve(spec: EnvSpec) -> Singles | Vector | Outside:
     """How to make the env; an unknown name or argument is refused here."""
     name = spec.name
     if not isinstance(name, str):
         return _from_callable(spec, name)
+    if name == EXTERNAL:
+        return _from_outside(spec)
     kind, colon, rest = name.partition(":")
     if kind == "envpool" and colon:
         return _from_envpool(spec, rest)
     if kind == "toy" and colon:
         return _from_toys(spec, rest)
+    if kind == "atari" and colon:
+        return _from_atari(spec, rest)
+    if kind == "minatar" and colon:
+        return _from_minatar(spec, rest)
+    if other := other_name(name):
+        game, args = other
+        return _from_atari(replace(spec, args={**args, **spec.args}), game)
     if not colon:
         return _from_registry(spec, name)
     return _from_module(spec, kind, rest)
+
+
+def note(name: Any) -> str | None:
+    """What a name stands for, where it is made as something else."""
+    other = other_name(name) if isinstance(name, str) else None
+    if other is None:
+        return None
+    game, args = other
+    settings = "".join(f" with {key}={value:g}" for key, value in args.items()) or " without sticky actions"
+    return f"{name} is made as atari:{game}{settings}"
 
 
 def drawing(spec: EnvSpec) -> EnvSpec:
@@ -62,14 +98,19 @@ def known() -> dict[str, list[str]]:
     """Every name that can be made here, by where it comes from."""
     import gymnasium
 
+    from podium.envs import minatar
     from podium.envs.toys import TOYS
 
-    names = {"gymnasium": sorted(gymnasium.registry), "toy": [f"toy:{name}" for name in TOYS]}
-    try:
+    names = {"gymnasium": sorted(gymnasium.registry), "toy": [f"toy:{name}" for name in TOYS], "outside": [EXTERNAL]}
+    with suppress(MissingExtra):
+        names["atari"] = [f"atari:{name}" for name in atari.games()]
+    with suppress(MissingExtra):
+        names["minatar"] = [f"minatar:{name}" for name in minatar.games()]
+    with suppress(ImportError):
         import envpool
-    except ImportError:
-        return names
-    return names | {"envpool": [f"envpool:{name}" for name in sorted(envpool.list_all_envs())]}
+
+        names["envpool"] = [f"envpool:{name}" for name in sorted(envpool.list_all_envs())]
+    return names
 
 
 def _from_module(spec: EnvSpec, module: str, rest: str) -> Singles | Vector:
@@ -94,6 +135,25 @@ def _from_envpool(spec: EnvSpec, task: str) -> Vector:
     return Vector(lambda n: EnvPoolVector(task, n, spec.args, spec.time_limit))
 
 
+def lasting_args(spec: EnvSpec, args: dict[str, Any]) -> dict[str, Any]:
+    """The env's arguments that may be written down."""
+    secret = SECRETS.get(spec.name, ()) if isinstance(spec.name, str) else ()
+    return {name: value for name, value in args.items() if name not in secret}
+
+
+def _from_outside(spec: EnvSpec) -> Outside:
+    for name in spec.args:
+        if name not in EXTERNAL_ARGS:
+            raise _no_argument(spec, name, EXTERNAL_ARGS)
+    if "port" not in spec.args:
+        raise UsageError(f"env {EXTERNAL}: on which port do simulators connect? give --port, 0 for any that is free")
+    try:
+        connecting = load_attribute(EXTERNAL_SOURCE, "env")
+    except ImportError:
+        raise MissingExtra(f"env {EXTERNAL}", "serve") from None
+    return Outside(lambda n, algo: connecting(n, algo, **spec.args))
+
+
 def _from_toys(spec: EnvSpec, toy: str) -> Vector:
     from podium.envs.toys import TOYS
 
@@ -103,6 +163,20 @@ def _from_toys(spec: EnvSpec, toy: str) -> Vector:
     _refuse_time_limit(spec)
     check_args(spec, TOYS[toy])
     return Vector(lambda n: TOYS[toy](num_envs=n, **spec.args))
+
+
+def _from_atari(spec: EnvSpec, game: str) -> Vector:
+    rom = atari.rom_of(game, describe(spec))
+    vector = functools.partial(atari.AtariVector, rom, spec.time_limit)
+    check_args(spec, vector)
+    return Vector(lambda n: vector(num_envs=n, **spec.args))
+
+
+def _from_minatar(spec: EnvSpec, game: str) -> Singles | Vector:
+    from podium.envs import minatar
+
+    minatar.module_of(game)
+    return _from_callable(spec, functools.partial(minatar.MinAtar, game))
 
 
 def _from_registry(spec: EnvSpec, name: str) -> Singles | Vector:

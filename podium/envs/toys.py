@@ -249,6 +249,20 @@ class Continuous(Toy):
         return -cost, np.zeros(self.n, bool), self.t >= self.length
 
 
+class Frames(Constant):
+    """`Constant` seen in pictures of noise, `size` pixels wide and high: what it costs to look at a screen, with hardly
+    anything to simulate."""
+
+    def __init__(self, num_envs: int, size: int = 84, length: int = 10, autoreset: Autoreset = "same") -> None:
+        super().__init__(num_envs, length, autoreset)
+        shape = (at_least("size", size, 8), size, 4)
+        self.observation_space = Box.of(0, 255, shape, np.uint8)
+        self._noise = seeding.generator(0, "frames").integers(0, 256, (num_envs + length, *shape), dtype=np.uint8)
+
+    def observe(self) -> Columns:
+        return {"obs": self._noise[np.arange(self.n) + self.t % self.length]}
+
+
 class Sleep(Constant):
     """`Constant` whose step of all envs together takes `ms` milliseconds and no work: a slow simulator, or one that runs
     elsewhere."""
@@ -295,6 +309,7 @@ TOYS: dict[str, Callable[..., VectorEnv]] = {
     "match": Match,
     "masked": Masked,
     "continuous": Continuous,
+    "frames": Frames,
     "sleep": Sleep,
     "cartpole-hidden": cartpole_hidden,
 }

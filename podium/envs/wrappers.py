@@ -25,6 +25,7 @@ class Wrapper:
         self.action_space: Leaf = env.action_space
         self.masked = env.masked
         self.autoreset: Literal["same", "next"] = env.autoreset
+        self.frames_per_step: int = getattr(env, "frames_per_step", 1)
 
     def reset(self, seeds: Sequence[int]) -> Columns:
         return self.env.reset(seeds)

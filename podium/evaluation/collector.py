@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from podium.core.batch import Batch, Finals, empty_aligned
-from podium.core.metrics import Timers
+from podium.core.metrics import Metrics, Timers
 from podium.core.spaces import Columns
 from podium.envs.base import MASK, VectorEnv
 from podium.policies.base import Acted
@@ -21,6 +21,29 @@ class Actor(Protocol):
     def act(self, obs: Columns, state: Columns, mask: np.ndarray | None = None, explore: bool = True) -> Acted: ...
 
 
+class Collecting(Protocol):
+    """A stream of fragments from whatever an evaluator plays in. `reset` says whether the episodes could begin anew, and
+    `get_state` gives None where they can't go on in their midst."""
+
+    def collect(self, steps: int) -> Batch: ...
+    def take_finished(self) -> list[tuple[float, int]]: ...
+    def figures(self) -> Metrics: ...
+    def reset(self, seeds: list[int]) -> bool: ...
+    def get_state(self) -> dict[str, Any] | None: ...
+    def set_state(self, state: dict[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class Paced(Protocol):
+    """What nobody steps, since it keeps a pace of its own: it brings what gathers its experience."""
+
+    n: int
+
+    def collector(self, actor: Any, timers: Timers) -> Collecting: ...
+    def processes(self) -> list[int]: ...
+    def close(self) -> None: ...
+
+
 class Collector:
     """One vector env's stream of fragments; an episode goes on over the fragments' borders."""
 
@@ -29,13 +52,14 @@ class Collector:
         self.finished: list[tuple[float, int]] = []
         self.reset(seeds)
 
-    def reset(self, seeds: list[int]) -> None:
-        """Begin every episode anew."""
+    def reset(self, seeds: list[int]) -> bool:
+        """Begin every episode anew; whether that could be done."""
         n = self.env.n
         self._obs = self.env.reset(seeds)
         self._state = self.actor.initial_state(n)
         self._starting, self._resetting = np.ones(n, bool), np.zeros(n, bool)
         self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
+        return True
 
     def collect(self, steps: int) -> Batch:
         """The next `steps` rows of every env."""
@@ -49,6 +73,7 @@ class Collector:
         masks = cols.get(MASK)
         cols["reward"] = reward = empty_aligned((steps, n), np.float32)
         terminated, truncated, valid, start = flags = empty_aligned((4, steps, n), bool)
+        games = np.empty((steps, n), bool)
         cols.update(zip(("terminated", "truncated", "valid", "start"), flags, strict=True))
         first = {name: part.copy() for name, part in state.items()}
         finals: list[tuple[int, np.ndarray, Columns]] = []
@@ -71,10 +96,11 @@ class Collector:
             for column, part in zip(kept[1:], acted.extra.values(), strict=True):
                 column[t] = part
             stepping = perf_counter()
-            obs, reward[t], ends, cuts, final_rows, final_obs = env.step(acted.action)
+            obs, reward[t], ends, cuts, final_rows, final_obs, over = env.step(acted.action)
             env_seconds += perf_counter() - stepping
             policy_seconds += decided - began
             terminated[t], truncated[t] = ends, cuts
+            games[t] = ends | cuts if over is None else over
             state = acted.state
             if final_rows is not None and final_obs is not None and len(final_rows):
                 finals.append((t, final_rows.copy(), {k: c.copy() for k, c in final_obs.items() if k != MASK}))
@@ -85,14 +111,14 @@ class Collector:
             else:
                 starting = ends | cuts
         self._obs, self._state, self._starting, self._resetting = obs, state, starting, resetting
-        self._count(reward, terminated | truncated, valid)
+        self._count(reward, games, valid)
         self.timers.add("env", env_seconds)
         self.timers.add("inference", policy_seconds)
         last = {name: part.copy() for name, part in {**obs, **zero_where(state, starting)}.items() if name != MASK}
         return Batch(cols, first, last, None if resets_late else _join_finals(finals, last))
 
     def _count(self, reward: np.ndarray, done: np.ndarray, valid: np.ndarray) -> None:
-        """Note the return and length of each episode that ended in the fragment, in the order of their ends."""
+        """Note the return and length of each game that was `done` in the fragment, in the order of their ends."""
         returns = np.cumsum(reward, axis=0, dtype=np.float64)
         lengths = np.cumsum(valid, axis=0)
         for t in np.flatnonzero(done.any(axis=1)):
@@ -107,6 +133,10 @@ class Collector:
         """The (return, length) of each episode that ended since the last call."""
         finished, self.finished = self.finished, []
         return finished
+
+    def figures(self) -> Metrics:
+        """What else there is to say of the envs."""
+        return Metrics()
 
     def get_state(self) -> dict[str, Any] | None:
         """Everything that the next fragment depends on but the policy, or None if the env can't give its state."""

@@ -12,7 +12,7 @@ from podium.core import seeding
 from podium.core.metrics import Metrics, Timers
 from podium.envs.base import VectorEnv
 from podium.envs.make import EnvSpec, make
-from podium.evaluation.collector import Collector
+from podium.evaluation.collector import Collecting, Collector, Paced
 from podium.evaluation.play import Played, play
 from podium.evaluation.sample import ONLY, WORK, Gradients, Report, Sample, concat_samples
 from podium.policies.base import Policy, Reduce, Sgd, Weights
@@ -27,7 +27,7 @@ class Evaluator:
     def __init__(
         self,
         make_policy: Callable[[], Policy],
-        make_env: Callable[[], VectorEnv] | None = None,
+        make_env: Callable[[], VectorEnv | Paced] | None = None,
         *,
         seed: int = 0,
         index: int = 0,
@@ -40,15 +40,21 @@ class Evaluator:
         self._replaced = replaced
         self._env = make_env() if make_env is not None else None
         self._eval_env: VectorEnv | None = None
-        self._collector: Collector | None = None
+        self._collector: Collecting | None = None
         self._loaded: Any = None
 
-    def _collecting(self) -> Collector:
+    def _collecting(self) -> Collecting:
         """The collector, its envs reset from the run's seed when they are first needed."""
         if self._collector is None:
             assert self._env is not None, "this evaluator has no env: it learns only"
-            self._collector = Collector(self._env, self.policy, self._timers, self._episode_seeds())
+            self._collector = self._begin(self._env)
         return self._collector
+
+    def _begin(self, env: VectorEnv | Paced) -> Collecting:
+        """Those that keep a pace of their own bring a collector."""
+        if isinstance(env, Paced):
+            return env.collector(self.policy, self._timers)
+        return Collector(env, self.policy, self._timers, self._episode_seeds())
 
     def _episode_seeds(self) -> list[int]:
         assert self._env is not None
@@ -65,11 +71,12 @@ class Evaluator:
         batch = collector.collect(steps)
         with self._timers.stage("postprocess"):
             finished = self.policy.postprocess(batch)
-        return Sample({ONLY: finished}, self.policy.version, self._report(batch.steps, collector.take_finished()))
+        return Sample({ONLY: finished}, self.policy.version, self._report(batch.steps, collector))
 
-    def _report(self, env_steps: int, episodes: list[tuple[float, int]]) -> Report:
+    def _report(self, env_steps: int, collector: Collecting) -> Report:
         timers = self._timers.take()
-        return Report(env_steps, episodes, Metrics(), timers, 1, 0, sum(timers.get(name, 0.0) for name in WORK))
+        busy = sum(timers.get(name, 0.0) for name in WORK)
+        return Report(env_steps, collector.take_finished(), collector.figures(), timers, 1, 0, busy)
 
     # --- learning ---
 
@@ -212,10 +219,8 @@ class Evaluator:
             collector = self._collecting()
             state["env"] = collector.get_state()
             if state["env"] is None:
-                state["exact"] = restart
-                if restart:
-                    self._restarts += 1
-                    collector.reset(self._episode_seeds())
+                self._restarts += restart
+                state["exact"] = restart and collector.reset(self._episode_seeds())
             state["restarts"] = self._restarts + (not state["exact"])
         return state
 

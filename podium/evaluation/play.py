@@ -48,10 +48,11 @@ def play(
         returns += stepped.reward
         lengths += ~resetting
         done = stepped.terminated | stepped.truncated
-        for i in np.flatnonzero(done & (quota > 0)):
+        over = done if stepped.game_over is None else stepped.game_over
+        for i in np.flatnonzero(over & (quota > 0)):
             finished[i].append((float(returns[i]), int(lengths[i])))
-        quota -= done
-        returns[done], lengths[done] = 0.0, 0
+        quota -= over
+        returns[over], lengths[over] = 0.0, 0
         starting, resetting = (resetting, done) if env.autoreset == "next" else (done, resetting)
     flat = [episode for env_episodes in finished for episode in env_episodes]
     return Played(np.array([r for r, _ in flat]), np.array([length for _, length in flat]))

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from podium.algorithms.common.base import RunConfig
 from podium.algorithms.common.on_policy import sgd
 from podium.engine.plan import Machine
-from podium.planning.layout import RAY, learners, ordered, players, roles, shards, workers
-from podium.planning.measure import Measured
+from podium.planning.layout import RAY, learners, ordered, players, roles, servers, shards, workers
+from podium.planning.measure import WIDE, Measured
 
 CALL_S = 0.001
 ASYNC_CALL_S = 0.0002
 STORE_BYTES_PER_S = 4e8
 """What a call of an actor that is waited for, one of many under way, and a fetch from the object store cost with Ray
 2.60 on one machine."""
+
+ASK_S = 0.0002
+"""What a question to a server on the same machine costs beside the policy's own time."""
 
 RAY_PROCESS_BYTES = 60 << 20
 """What Ray adds to a process that runs in it."""
@@ -28,12 +31,14 @@ GRADIENT_OPTIMIZERS = ("async_gradients", "parameter_server")
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one iteration: through the object store, and, beside it, among those who average their gradients."""
+    """Bytes of one iteration: through the object store, and, beside it, among those who average their gradients and
+    between workers and the server that they ask."""
 
     samples: int = 0
     weights: int = 0
     gradients: int = 0
     reduced: int = 0
+    asked: int = 0
     calls: int = 0
 
     @property
@@ -86,9 +91,26 @@ def fragments(config: RunConfig) -> int:
 
 def _playing(config: RunConfig, measured: Measured) -> dict[str, float]:
     """The seconds of one evaluator's part of an iteration, by stage."""
-    parts = {"env": measured.env_s * config.fragment, "inference": measured.inference_s * config.fragment}
+    inference = measured.inference_s
+    if _asking(config):
+        inference += _pass(config, measured) + ASK_S - measured.act_s
+    parts = {"env": measured.env_s * config.fragment, "inference": inference * config.fragment}
     learns = config.optimizer == "allreduce" or config.optimizer in GRADIENT_OPTIMIZERS
     return {**parts, "learning": _passes(config, measured, 1) if learns else 0.0}
+
+
+def _asking(config: RunConfig) -> bool:
+    """Whether workers wait for a server; in one process its pass is like a policy's of their own."""
+    return config.inference == "central" and config.engine == "ray"
+
+
+def _pass(config: RunConfig, measured: Measured) -> float:
+    """The server's seconds for the rows of all workers, along the line through a call of few rows and one of many."""
+    rows = workers(config) * config.envs
+    each = measured.act_s / config.envs
+    if config.envs < WIDE:
+        each = max((measured.wide_act_s - measured.act_s) / (WIDE - config.envs), 0.0)
+    return measured.act_s + each * (rows - config.envs)
 
 
 def _learning(config: RunConfig, measured: Measured) -> float:
@@ -118,6 +140,8 @@ def _in_step(config: RunConfig, measured: Measured, machine: Machine) -> Predict
     playing = _playing(config, measured)
     crowd = max(1.0, players(config) * measured.busy / machine.cores)
     parts = {stage: seconds * crowd for stage, seconds in playing.items()}
+    if _asking(config):
+        parts["inference"] = playing["inference"]  # one pass for all of them
     side_by_side = max(learners(config), 1)
     if not config.device.startswith("cuda"):
         side_by_side = min(side_by_side, max(int(machine.cores / config.threads), 1))
@@ -135,6 +159,8 @@ def _overlapping(config: RunConfig, measured: Measured, machine: Machine) -> Pre
     cycle = {**playing, "transport": count * CALL_S}  # a worker waits for its next call
     on_cores = {**playing, "env": playing["env"] * measured.env_busy}
     on_cores["learning"] += learning * config.threads
+    if _asking(config):
+        on_cores["inference"] /= workers(config)
     transport = bytes_.calls * ASYNC_CALL_S + bytes_.stored / STORE_BYTES_PER_S
     limits = [
         (sum(cycle.values()) / workers(config), _greatest(cycle)),
@@ -166,14 +192,15 @@ def traffic(config: RunConfig, measured: Measured) -> Traffic:
     if config.optimizer == "parameter_server":
         updates = 1 if config.synchronous else count
         beside = measured.weight_bytes - gradient
-        return Traffic(0, updates * gradient + beside, count * gradient, 0, 3 + shards(config))
+        return Traffic(0, updates * gradient + beside, count * gradient, calls=3 + shards(config))
     if config.optimizer == "async_gradients":
-        return Traffic(0, measured.weight_bytes, gradient, 0, 3)
+        return Traffic(0, measured.weight_bytes, gradient, calls=3)
     reduced = 0
     if config.optimizer == "multi_device":
         steps = max(_gradient_steps(config, count) // config.learners, 1)
         reduced = steps * gradient * config.learners
-    return Traffic(count * sample_bytes(config, measured), measured.weight_bytes, 0, reduced, 3)
+    asked = count * config.fragment * config.envs * measured.asked_bytes if _asking(config) else 0
+    return Traffic(count * sample_bytes(config, measured), measured.weight_bytes, 0, reduced, asked, 3)
 
 
 def _gradient_steps(config: RunConfig, count: int) -> int:
@@ -198,7 +225,8 @@ class Memory:
 
 def memory(config: RunConfig, measured: Measured) -> Memory:
     """What the run takes up, wherever its processes are."""
-    holders = learners(config) + workers(config) + (1 if shards(config) else 0)
+    playing = servers(config) or workers(config)
+    holders = learners(config) + playing + (1 if shards(config) else 0)
     state = 4 * measured.parameters + measured.optimizer_bytes
     sample = sample_bytes(config, measured)
     samples = 2 * players(config) * sample  # where it was played, and where it is learned on
@@ -216,7 +244,7 @@ def memory(config: RunConfig, measured: Measured) -> Memory:
 def checkpoint_bytes(config: RunConfig, measured: Measured) -> int:
     """About what a checkpoint takes on disk: the state of everyone whose state goes into it, but for the envs'."""
     state = 4 * measured.parameters + measured.optimizer_bytes
-    others = workers(config) - (config.optimizer == "allreduce") if ordered(config) else 0
+    others = (servers(config) or workers(config)) - (config.optimizer == "allreduce") if ordered(config) else 0
     return state * (1 + others + (1 if shards(config) else 0))
 
 

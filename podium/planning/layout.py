@@ -43,6 +43,7 @@ def roles(config: RunConfig) -> list[Role]:
         Role("controller", 1, OWN),
         Role("learner", learners(config), inside),
         Role("worker", workers(config), inside),
+        Role("server", servers(config), inside),
         Role("shard", shards(config), inside),
         Role("env", players(config) * config.env_processes, OWN),
         Role("evaluation env", config.env_processes if config.eval_every is not None else 0, OWN),
@@ -69,6 +70,11 @@ def shards(config: RunConfig) -> int:
     return config.shards if config.optimizer == "parameter_server" else 0
 
 
+def servers(config: RunConfig) -> int:
+    """Those that hold the policy for all workers."""
+    return 1 if config.inference == "central" else 0
+
+
 def ordered(config: RunConfig) -> bool:
     """Whether the same run again goes the same way: nobody's luck decides what is learned on next."""
     asynchronous = config.optimizer in ("async_samples", "async_gradients")
@@ -76,7 +82,7 @@ def ordered(config: RunConfig) -> bool:
 
 
 def needs_workers(config: RunConfig) -> bool:
-    return config.optimizer in NEED_WORKERS
+    return config.optimizer in NEED_WORKERS or config.inference == "central"
 
 
 def each_worker(config: RunConfig) -> Resources:

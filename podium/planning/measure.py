@@ -52,6 +52,7 @@ class Measured:
     optimizer_bytes: int
     row_bytes: int  # of a sample, for one env's step
     edge_bytes: int  # of a sample, for one env's ends
+    asked_bytes: int  # of a question to a server and its answer, for one env's step
     process_bytes: int  # a process with one evaluator in it
 
     @property
@@ -86,8 +87,16 @@ def measure(algorithm: Algorithm, spec: EnvSpec, config: RunConfig, spaces: tupl
         optimizer_bytes=nbytes(optimizer),
         row_bytes=nbytes(batch.cols) // (steps * batch.width),
         edge_bytes=(nbytes(batch.first) + nbytes(batch.last)) // batch.width,
+        asked_bytes=_asked_bytes(batch),
         process_bytes=resident_bytes(),
     )
+
+
+def _asked_bytes(batch: Batch) -> int:
+    """What is shown and what is decided, and the recurrent state on the way there and back."""
+    told = ("action", "logp", "value", MASK)
+    shown = {name: column for name, column in batch.cols.items() if name in told or name in batch.group("obs")}
+    return nbytes(shown) // (batch.length * batch.width) + 2 * nbytes(batch.first) // batch.width
 
 
 def _some_envs(spec: EnvSpec, n: int) -> tuple[VectorEnv, float]:

@@ -88,6 +88,8 @@ def _store(transport: Mapping[str, Any]) -> str:
         text += ": " + ", ".join(f"{name} {size(rate)}/s" for name, rate in parts.items() if rate)
     if transport["reduced_bytes_per_s"]:
         text += f"; averaged among learners beside it {size(transport['reduced_bytes_per_s'])}/s"
+    if transport["asked_bytes_per_s"]:
+        text += f"; asked of the server beside it {size(transport['asked_bytes_per_s'])}/s"
     return text
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from podium.algorithms.common.base import Algorithm, RunConfig
 from podium.core.errors import UsageError
 from podium.core.spaces import Leaf, Space
+from podium.engine.address import check_listening
 from podium.engine.plan import GIB, Machine, count
 from podium.engine.start import start
 from podium.envs.check import check
@@ -17,6 +18,7 @@ from podium.evaluation.evaluator import Evaluator
 from podium.evaluation.sample import ONLY
 from podium.planning import figures, layout, suggest
 from podium.planning.measure import Measured, measure, nbytes
+from podium.planning.outside import refuse_outside
 
 EnvSpaces = tuple[Space, Leaf]
 
@@ -25,6 +27,8 @@ def check_at_once(config: RunConfig) -> None:
     """Refuse what is known not to be there, and warn, before the env is made and an engine is started. What a running
     cluster has is asked once it is attached."""
     if layout.on_other_cluster(config):
+        if config.address is not None:
+            check_listening(config.address)
         return
     machine = layout.this_machine()
     layout.refuse(config, machine)
@@ -75,9 +79,12 @@ def _measurable(config: RunConfig) -> RunConfig:
 
 def plan(algorithm: Algorithm, spec: EnvSpec, config: RunConfig) -> dict[str, Any]:
     """Everything that `podium plan --json` prints; what can't run is refused."""
+    refuse_outside(spec)
     if not layout.on_other_cluster(config):
         machine = layout.this_machine()
         layout.refuse(config, machine)
+    elif config.address is not None:
+        check_listening(config.address)
     check(spec, config.seed)
     spaces = spaces_of(spec)
     check_sample(algorithm, spec, config, spaces)
@@ -136,7 +143,9 @@ def _memory(config: RunConfig, bytes_: figures.Memory) -> dict[str, Any]:
 def _transport(config: RunConfig, measured: Measured, machine: Machine) -> dict[str, Any]:
     bytes_ = figures.traffic(config, measured)
     often = figures.predict(config, measured, machine).iterations_per_s
-    rates = {name: round(getattr(bytes_, name) * often) for name in ("samples", "weights", "gradients", "reduced")}
+    rates = {
+        name: round(getattr(bytes_, name) * often) for name in ("samples", "weights", "gradients", "reduced", "asked")
+    }
     found = {f"{name}_bytes_per_s": rate for name, rate in rates.items()}
     return {**found, "object_store_bytes_per_s": round(bytes_.stored * often)}
 

@@ -16,6 +16,10 @@ class ServerGone(PodiumError):
     """The server has ended, or says nothing any more."""
 
 
+class RunOver(PodiumError):
+    """The run that a simulator played for has ended."""
+
+
 @dataclass(slots=True)
 class Answer:
     """The rows that came back, and the version of the weights that gave them."""

@@ -23,6 +23,9 @@ class Desk:
         self._computing = threading.Lock()
         self._waiting: list[Request] = []
         self._look = False  # whether something has come that nobody has seen to
+        self._news = self._idle = (
+            False  # for the timer: whether something has come, and whether it waits for that alone
+        )
         self._closed = False
         self._changed = threading.Condition(self._queue)
         waits = server.max_wait_s is not None and server.max_wait_s > 0
@@ -39,8 +42,8 @@ class Desk:
         what is due by now is answered."""
         with self._queue:
             self._waiting += requests
-            self._look = True
-            if self._timer is not None:
+            self._look = self._news = True
+            if self._idle:  # else it looks at its next deadline, which is before that of what has come just now
                 self._changed.notify()
         self._serve()
 
@@ -115,13 +118,16 @@ class Desk:
 
     def _watch(self) -> None:
         while not self._closed:
+            self._news = False
             with self._computing:
                 replies = self._poll()
                 deadline = self.server.deadline()
             self._deliver(replies)
             with self._queue:
-                if not self._waiting and not self._closed:
+                if not self._news and not self._closed:
+                    self._idle = deadline is None
                     self._changed.wait(None if deadline is None else max(deadline - monotonic(), 0.0))
+                    self._idle = False
 
     def close(self) -> None:
         """No more is answered."""

@@ -69,6 +69,11 @@ class Served:
         masked = kind != "values" and isinstance(self._action_space, spaces.Discrete | spaces.MultiDiscrete)
         return {**({MASK: np.ones(choices(self._action_space), bool)} if masked else {}), **self._begin}
 
+    def takes_the_same(self, other: Served) -> bool:
+        """Whether another policy is asked as this one is."""
+        same = self.spaces == other.spaces
+        return same and all(self.layout(kind) == other.layout(kind) for kind in self.functions())
+
     def problem(self, rows: Columns) -> str | None:
         """What is wrong with the numbers of a question, which would spoil the pass for those beside it."""
         observed = self._numbers.observed(rows)

@@ -70,10 +70,11 @@ def test_learning_prints_json_alone_and_measures_every_contender(capsys: pytest.
 
 
 def test_the_pinned_sampling_cases_and_their_targets() -> None:
-    first, second = sampling.cases(None, None)
+    first, second, third = sampling.cases(None, None)
     assert (first.env, first.envs, first.targets) == ("CartPole-v1", 64, (Target("bare", 0.8),))
     assert (second.env, second.envs, second.targets) == ("envpool:Pendulum-v1", 1024, (Target("bare", 0.8),))
     assert second.env_args == {"num_threads": 2}
+    assert (third.env, third.envs, third.targets) == ("atari:Pong", 64, (Target("bare", 0.8),))
     assert sampling.cases("CartPole-v1", None) == [first]
     assert sampling.cases("CartPole-v1", 8)[0].targets == ()
 
@@ -111,7 +112,7 @@ def test_without_stable_baselines3_its_target_is_not_measured(
         (["sampel"], "did you mean 'sampling'?"),
         (["sampling", "--envs", "8"], "goes with --env"),
         (["sampling", "--env", "CartPol-v1"], "did you mean 'CartPole-v1'?"),
-        (["sampling", "--env", "toy:chain"], "expected a gymnasium id or envpool:NAME"),
+        (["sampling", "--env", "toy:chain"], "expected a gymnasium id, atari:NAME or envpool:NAME"),
         (["sampling", "--env", "FrozenLake-v1"], "expected a Box of one axis"),
         (["sampling", "--rounds", "0"], "whole number from 1"),
         (["learning", "--seconds", "0"], "number of seconds above 0"),

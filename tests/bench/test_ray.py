@@ -59,6 +59,19 @@ def failing_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return error
 
 
+def test_central_measures_a_server_beside_policies_of_their_own(
+    ray_runs: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = bench(capsys, "central", "--workers", "2", "--envs", "1", "--fragment", "2", "--threads", "1")
+    assert [(row["contender"], row["unit"]) for row in report["rows"]] == [
+        ("podium", "env steps/s"),
+        ("own policies", "env steps/s"),
+    ]
+    assert all(row["median"] > 0 for row in report["rows"])
+    (target,) = report["targets"]
+    assert (target["what"], target["target"]) == ("podium / own policies", 0.7)
+
+
 def test_controller_measures_both_loops_beside_plain_ray(ray_runs: None, capsys: pytest.CaptureFixture[str]) -> None:
     report = bench(capsys, "controller", "--workers", "1")
     found = [(row["case"].split(",")[0], row["contender"], row["unit"]) for row in report["rows"]]

@@ -89,6 +89,8 @@ def test_what_is_wrong_is_named(spec: EnvSpec, message: str) -> None:
         ("HalfCheetah-v5", "mujoco", "gymnasium.envs.mujoco", "mujoco"),
         ("ale_py:ALE/Pong-v5", "ale_py", "ale_py", "atari"),
         ("ALE/Pong-v5", "ale_py", "ale_py", "atari"),
+        ("atari:Pong", "ale_py", "ale_py", "atari"),
+        ("minatar:Breakout", "minatar", "minatar", "minatar"),
     ],
 )
 def test_a_missing_package_names_its_extra(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+import pytest
 
 from podium.core.spaces import Columns
 from podium.serving.desk import Desk
-from podium.serving.server import BadRequest, InferenceServer, Reply
+from podium.serving.server import BadRequest, Function, InferenceServer, Reply
 
 
 def twice(columns: Columns) -> Columns:
@@ -97,20 +99,36 @@ def test_no_answer_in_time_is_none_and_nobody_waits_for_it() -> None:
     desk.close()
 
 
-def test_who_comes_while_another_is_forgotten_is_answered() -> None:
-    desk = Desk(InferenceServer({"act": twice}, max_batch=3))
-    done = threading.Event()
+class Slowly(InferenceServer):
+    """Forgets and swaps when it is told to."""
 
-    def work(index: int) -> None:
-        if index == 0:
-            for _ in range(2000):
-                desk.forget(print)
-            done.set()
-            return
-        while not done.is_set():
-            assert ask(desk, index) is not None
+    def __init__(self) -> None:
+        super().__init__({"act": twice})
+        self.begun, self.go = threading.Event(), threading.Event()
 
-    in_threads(4, work)
+    def forget(self, tag: Any) -> None:
+        self.begun.set()
+        assert self.go.wait(20)
+
+    def swap(self, functions: Mapping[str, Function], version: int) -> None:
+        self.forget(None)
+
+
+@pytest.mark.parametrize(
+    "work", [lambda desk: desk.forget(print), lambda desk: desk.swap({}, 2)], ids=["forget", "swap"]
+)
+def test_who_comes_while_the_desk_is_busy_otherwise_is_answered(work: Callable[[Desk], None]) -> None:
+    server = Slowly()
+    desk = Desk(server)
+    thread = threading.Thread(target=work, args=(desk,))
+    thread.start()
+    assert server.begun.wait(20)
+    found: list[Reply] = []
+    desk.submit({"obs": np.ones((1, 2), np.float32)}, 1, "act", found.append)
+    assert found == []
+    server.go.set()
+    thread.join(20)
+    assert [reply.columns["action"].tolist() for reply in found] == [[[2, 2]]]
     desk.close()
 
 
@@ -151,3 +169,44 @@ def test_weights_change_under_load_and_no_request_is_lost() -> None:
     in_threads(4, work)
     desk.close()
     assert len(set(versions)) > 10
+
+
+class AskedInBetween(Desk):
+    """Something is asked in the moment after the timer has looked for deadlines, and before it waits."""
+
+    asked: list[Reply]
+
+    def _deliver(self, replies: Any) -> None:
+        Desk._deliver(replies)
+        if threading.current_thread() is self._timer and not hasattr(self, "asked"):
+            self.asked = []
+            asking = ({"obs": np.ones(1)}, 1, "act", self.asked.append)
+            thread = threading.Thread(target=self.submit, args=asking)
+            thread.start()
+            thread.join()
+
+
+def test_the_timer_misses_nothing_that_is_asked_just_before_it_waits() -> None:
+    desk = AskedInBetween(InferenceServer({"act": twice}, max_batch=8, max_wait_s=0.01))
+    until = time.monotonic() + 5
+    while not getattr(desk, "asked", None) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [reply.columns["action"].tolist() for reply in desk.asked] == [[2.0]]
+    desk.close()
+
+
+def test_nothing_is_computed_while_the_desk_is_still() -> None:
+    desk = Desk(InferenceServer({"act": twice}, max_batch=1, max_wait_s=None))
+    found: list[Reply] = []
+    with desk.still():
+        desk.submit({"obs": np.ones(1)}, 1, "act", found.append)
+        assert found == []
+    assert len(found) == 1, "what came meanwhile is answered then"
+    desk.close()
+
+
+def test_who_is_alone_waits_for_nobody() -> None:
+    desk = Desk(InferenceServer({"act": twice}, max_batch=8, max_wait_s=None))
+    reply = desk.ask({"obs": np.ones(2)}, 2, timeout=5, alone=True)
+    assert reply is not None and reply.columns["action"].tolist() == [2.0, 2.0]
+    desk.close()

@@ -147,7 +147,7 @@ def test_columns_belong_together() -> None:
     for columns, line in (
         ({}, "no columns"),
         ({"x": np.zeros(())}, "x has no axes"),
-        ({"x": np.zeros(2), "y": np.zeros((3, 1))}, "columns of different lengths: x has 2, y has 3"),
+        ({"x": np.zeros(2), "y": np.zeros((3, 1))}, "columns of different lengths: y has 3, those before it 2"),
     ):
         with pytest.raises(BadRequest, match=line):
             rows_in(columns)
@@ -247,7 +247,8 @@ def test_the_end_of_a_server_reaches_who_waits_and_who_comes_later() -> None:
         began = time.monotonic()
         transport.close()
         thread.join(5)
-        assert time.monotonic() - began < 3 and isinstance(found[0], ServerGone)
+        assert time.monotonic() - began < 3
+        assert isinstance(found[0], ServerGone) and "the server is closing" in str(found[0])
         with pytest.raises(ServerGone, match="is gone"):
             own.ask(obs(1), timeout=5)
         transport.close()

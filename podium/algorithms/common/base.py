@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from podium.core.config import Config, setting
+from podium.core.config import Config, flag, setting
 from podium.core.errors import ConfigError, UsageError, known_names
 from podium.core.spaces import Leaf, Space
 from podium.engine.base import Engine
@@ -119,6 +119,12 @@ class RunConfig(Config):
             )
         if not self.workers:
             raise ConfigError("--workers is 0, expected at least 1: with --inference central they ask the server")
+        for name in ("inference_batch", "inference_wait_ms") if self.engine == "local" else ():
+            if getattr(self, name) != getattr(type(self), name):
+                raise ConfigError(
+                    f"{flag(name)} would not be read: with --engine local workers play one after the other, and nobody "
+                    "is waited for"
+                )
         if self.gpus_per_worker:
             raise ConfigError(
                 f"--gpus-per-worker {self.gpus_per_worker:g} would not be read: with --inference central the server "

@@ -16,17 +16,25 @@ from podium.envs.base import MASK
 from podium.policies.base import Acted, Policy, Weights
 from podium.serving.base import Client
 from podium.serving.server import Function, InferenceServer
-from podium.serving.transports.engine import EngineServer
+from podium.serving.transports.near import NearServer
 
 Postprocess = Callable[[Any, Batch, SimpleNamespace], Batch]
 NOTHING = np.zeros(0, np.float32)
 
 
-class CentralServer(EngineServer):
+class CentralServer(NearServer):
     """The policy of all who play. Actions wait for the rows of others; what is asked beside them is answered at once,
     since nobody asks it in step."""
 
-    def __init__(self, make_policy: Callable[[], Policy], max_batch: int | None, max_wait_s: float) -> None:
+    def __init__(
+        self,
+        make_policy: Callable[[], Policy],
+        workers: int,
+        rows: int,
+        row_bytes: int,
+        max_batch: int | None,
+        max_wait_s: float,
+    ) -> None:
         self.policy = make_policy()
         functions: dict[str, Function] = {
             "act": self._act,
@@ -35,9 +43,9 @@ class CentralServer(EngineServer):
             "initial": self._initial,
         }
         beside = ("values", "initial")
-        super().__init__(
-            partial(InferenceServer, functions, max_batch=max_batch, max_wait_s=max_wait_s, at_once=beside)
-        )
+        make = partial(InferenceServer, functions, max_batch=max_batch, max_wait_s=max_wait_s, at_once=beside)
+        # One whose place a new one takes may still be there; a request has a recurrent state too.
+        super().__init__(make, 2 * workers, rows, 4 * rows * row_bytes)
 
     def _act(self, columns: Columns, explore: bool = True) -> Columns:
         acted = self.policy.act(under(columns, "obs"), under(columns, "state"), columns.get(MASK), explore)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from podium.algorithms.common.central import CentralPolicy, CentralServer, Postprocess
+from podium.core.spaces import Space, leaves
 from podium.engine.base import Handle, Resources
 from podium.engine.pool import Pool
-from podium.envs.make import make
+from podium.envs.make import playing
 from podium.evaluation.evaluator import Evaluator
 from podium.optimizers.allreduce import AllReduce
 from podium.optimizers.async_gradients import AsyncGradients
@@ -21,7 +23,7 @@ from podium.optimizers.parameter_server import ParameterServer
 from podium.optimizers.sync_samples import SyncSamples
 from podium.policies.base import Policy
 from podium.serving.base import Client
-from podium.serving.transports.engine import EngineClient
+from podium.serving.transports.near import NearClient
 
 GIB = 1 << 30
 CONTROLLER_CALLS = 2
@@ -70,6 +72,9 @@ class Parts:
         return engine.spawn(
             CentralServer,
             self._policy(config, 1),
+            config.workers,
+            config.envs,
+            _row_bytes(self.setup.observation_space),
             rows,
             config.inference_wait_ms / 1000 if engine.apart else 0.0,
             name="server-0",
@@ -98,7 +103,7 @@ class Parts:
         resources: Resources,
     ) -> Handle:
         setup = self.setup
-        make_env = partial(make, setup.env, self.config.envs) if plays else None
+        make_env = partial(playing, setup.env, self.config.envs) if plays else None
         return setup.engine.spawn(
             Evaluator,
             make_policy,
@@ -116,7 +121,7 @@ class Parts:
         spawn, server = self.rank if learning else self.worker, None
         if config.inference == "central":
             server = self.server()
-            spawn = partial(self.asking_worker, EngineClient(engine, server))
+            spawn = partial(self.asking_worker, NearClient(engine, server))
         return Pool(
             engine,
             spawn,
@@ -139,6 +144,10 @@ class Parts:
 
 def _gpu(device: str, share: float = 1.0) -> Resources:
     return Resources(gpus=share) if device.startswith("cuda") else Resources()
+
+
+def _row_bytes(space: Space) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves(space, "obs").values())
 
 
 def sync_samples(parts: Parts) -> Optimizer:
