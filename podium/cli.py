@@ -21,7 +21,7 @@ USAGE = f"""Podium {__version__}: distributed reinforcement learning
   podium plan ALGO ENV [--SETTING VALUE ...]    what train would run, what it takes up, how fast it goes
   podium plot DIR|FILE... [--out PNG]           draw learning curves or benchmark reports
   podium list [algorithms|envs|runs]            what there is
-  podium bench sampling|learning                measure speed against the bare loop and Stable-Baselines3
+  podium bench sampling|learning|rpc|...        measure speed beside bare loops; `podium bench --help` names them all
   podium verify [ALGO ...] [--quick]            check that the algorithms still learn
 
 Each command has --help. Exit codes: 0 done, 2 usage, 1 failed, 130 and 143 interrupted after a checkpoint."""

@@ -210,6 +210,7 @@ def test_every_flag_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
         "list",
         "bench sampling",
         "bench learning",
+        "bench rpc",
         "verify",
     ]
     for line in lines:
