@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ipaddress
 import os
 import socket
@@ -147,6 +148,7 @@ def _join(store: Any, host: str, name: str, rank: int, world: int, timeout: floa
         _channels=["basic"],
     )
     store.set_timeout(timedelta(seconds=timeout))
+    atexit.register(_leave)  # the threads of torch's agent would abort a process that ends without it
     lib: Any = rpc
     gradients: Any = autograd
     try:
@@ -173,6 +175,7 @@ def _wait_for_all(store: Any, rank: int, world: int, timeout: float) -> None:
 
 
 def _leave() -> None:
+    atexit.unregister(_leave)
     lib: Any = rpc
     if lib.api._is_current_rpc_agent_set():
         rpc.shutdown(graceful=False)
