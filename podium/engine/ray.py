@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from signal import SIGTERM
 from typing import Any
 
 import ray
@@ -33,6 +32,7 @@ from podium.engine.groups import Groups
 LOOPBACK = "127.0.0.1"
 CLOSE_S = 2.0
 RESERVE_S = 60.0
+SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,8 @@ class RayEngine:
             self._groups.end()
 
     def _close(self, handles: Sequence[RayHandle]) -> None:
-        closing = [handle.actor.close.remote() for handle in handles]
+        up = [handle for handle in handles if ray.wait([handle.ready.outcome], timeout=0, fetch_local=False)[0]]
+        closing = [handle.actor.close.remote() for handle in up]
         if closing:
             with contextlib.suppress(Exception):
                 ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S, fetch_local=False)
@@ -396,48 +397,64 @@ def _attach(address: str) -> None:
 def _quietly() -> Iterator[None]:
     """For ray.init: signals stay the caller's, and what happens to workers is told by the errors of calls alone, not
     printed beside them."""
+    handing_on = contextlib.ExitStack()
+    ray_connect = ray_worker.connect
+
+    def connect(*args: Any, **kwargs: Any) -> None:
+        handing_on.close()  # what it makes can be ended when it is whole
+        ray_connect(*args, **kwargs)
+
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     with (
-        _sigterm_kept(),
+        _signals_kept(),
         _changed(vars(ray_utils), set_sigterm_handler=lambda handler: None),
-        _changed(vars(ray_worker), listen_error_messages=lambda worker, stopped: None),
+        _changed(vars(ray_worker), listen_error_messages=lambda worker, stopped: None, connect=connect),
+        handing_on,
     ):
+        handing_on.enter_context(_signals_handed_on())
         yield
 
 
 def _leave() -> None:
-    with _sigterm_kept():
+    with _signals_kept():
         ray.shutdown()
 
 
 @contextlib.contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Ray's own code takes SIGTERM over while it comes up, and drops what was there when it ends. Here the signal is
-    blocked, also in the threads that begin meanwhile; one of them hands it on to Python's handler."""
+def _signals_kept() -> Iterator[None]:
+    """Ray's own code takes SIGTERM over while it comes up, and drops what was there when it ends; and a half of it can't
+    be ended. So signals wait, also in the threads that begin meanwhile, and find the handlers that were there before."""
     with contextlib.ExitStack() as undo:
-        undo.callback(signal.pthread_sigmask, signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, {SIGTERM}))
+        undo.callback(signal.pthread_sigmask, signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS))
         undo.callback(_put_back_sigterm)
-        over = threading.Event()
-        watch = threading.Thread(target=_hand_on_sigterm, args=(over,), daemon=True)
-        watch.start()
-        undo.callback(watch.join, 1.0)
-        undo.callback(over.set)
         yield
 
 
 def _put_back_sigterm() -> None:
-    handler = signal.getsignal(SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is threading.main_thread() and handler is not None:
-        signal.signal(SIGTERM, handler)
+        signal.signal(signal.SIGTERM, handler)
 
 
-def _hand_on_sigterm(over: threading.Event) -> None:
-    """Where there is a handler; what Python leaves to the system comes when the signal is let through again."""
-    while callable(signal.getsignal(SIGTERM)) and not over.wait(0.05):
-        if SIGTERM in signal.sigpending():
-            signal.sigwait({SIGTERM})
-            _thread.interrupt_main(SIGTERM)
+@contextlib.contextmanager
+def _signals_handed_on() -> Iterator[None]:
+    """While they are kept: Python's handlers, where it has any, learn of them all the same."""
+    over = threading.Event()
+    handled = {number for number in SIGNALS if callable(signal.getsignal(number))}
+
+    def hand_on() -> None:
+        while not over.wait(0.05):
+            if handled & signal.sigpending():
+                _thread.interrupt_main(signal.Signals(signal.sigwait(handled)))
+
+    watch = threading.Thread(target=hand_on, daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watch.join(1.0)
 
 
 def _top(value: Any) -> Any:
