@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import contextlib
 import logging
 import os
@@ -12,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +76,10 @@ class Host:
         with _carrying():
             return self._method(method)(*_resolve(args), **{k: _resolve(v) for k, v in kwargs.items()}), None
 
+    def brief(self, method: str, *args: Any) -> Any:
+        with _carrying():
+            return self._method(method)(*args)
+
     def split(self, method: str, *args: Any) -> tuple[Any, ...]:
         with _carrying():
             return (*self._method(method)(*_resolve(args)), None)
@@ -125,23 +131,38 @@ class Host:
 
 
 class SharedHost(Host):
-    """One whose calls run in several threads, in no order: they wait for the start, which has a thread of its own."""
+    """One that takes several calls at once, in one thread and in no order: they wait for the start, and who returns a
+    Future doesn't hold the others up."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._started = threading.Event()
+        self._started = asyncio.Event()
 
-    @ray.method(num_returns=2, concurrency_group="start")
-    def start(self, factory: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
+    @ray.method(num_returns=2)
+    async def start(self, factory: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
         try:
             return super().start(factory, *args, **kwargs)
         finally:
             self._started.set()
 
-    def _method(self, name: str) -> Callable[..., Any]:
-        if not self._started.wait(PATIENCE_S):
-            raise CallTimedOut(f"what was to be called did not start within {PATIENCE_S:.0f} s")
-        return super()._method(name)
+    @ray.method(num_returns=2)
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> tuple[Any, None]:
+        await self._start()
+        value, outcome = super().call(method, *args, **kwargs)
+        return await _come_true(value), outcome
+
+    async def brief(self, method: str, *args: Any) -> Any:
+        await self._start()
+        return await _come_true(super().brief(method, *args))
+
+    async def _start(self) -> None:
+        if not self._started.is_set():
+            await asyncio.wait_for(self._started.wait(), PATIENCE_S)
+
+
+async def _come_true(value: Any) -> Any:
+    with _carrying():
+        return await asyncio.wrap_future(value) if isinstance(value, Future) else value
 
 
 class RayHandle:
@@ -154,6 +175,9 @@ class RayHandle:
     def call(self, method: str, *args: Any, **kwargs: Any) -> RayRef:
         called = self.actor.call.remote(method, *map(_top, args), **{k: _top(v) for k, v in kwargs.items()})
         return _ref(called, self.name)
+
+    def brief(self, method: str, *args: Any) -> RayRef:
+        return RayRef(self.actor.brief.remote(method, *args), who=self.name)
 
     def split(self, n: int, method: str, *args: Any) -> list[RayRef]:
         *values, outcome = self.actor.split.options(num_returns=n + 1).remote(method, *map(_top, args))
@@ -208,7 +232,7 @@ class RayEngine:
         if self._joined:
             _attach(address) if address is not None else _start(num_cpus, self._groups)
         self._host = ray.remote(Host)
-        self._shared_host = ray.remote(concurrency_groups={"start": 1})(SharedHost)  # type: ignore[call-overload]
+        self._shared_host = ray.remote(SharedHost)
 
     def device(self, name: str, place: int) -> str:
         """Each object sees the GPU that it reserves as its only one."""
@@ -226,7 +250,7 @@ class RayEngine:
         **kwargs: Any,
     ) -> RayHandle:
         options: dict[str, Any] = {
-            "max_concurrency": callers,
+            "max_concurrency": callers if callers == 1 else callers + 1,  # the start, for which calls may already wait
             "num_cpus": resources.cpus,
             "num_gpus": resources.gpus,
             "memory": resources.memory_bytes or None,
@@ -261,7 +285,7 @@ class RayEngine:
         except Exception:
             for ref in many:  # the first of them to fail tells whose call it was
                 self.check(ref, None if limit is None else max(limit - time.monotonic(), 0.0))
-            with _typed("a worker"):
+            with _typed(many[0].who):
                 raise
         return values if isinstance(refs, Sequence) else values[0]
 
