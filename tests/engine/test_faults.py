@@ -142,6 +142,20 @@ def test_a_run_outlives_twenty_kills_of_a_worker(tmp_path: Path) -> None:
     assert checkpoint.load(running.folder / "checkpoints" / "latest")[1]["env_steps"] == result["env_steps"]
 
 
+def test_a_run_outlives_the_loss_of_a_machine() -> None:
+    """The other optimizer's is in `make verify`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.ray_node_loss", "sync_samples"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "sync_samples: next iteration " in done.stdout
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A cluster of this process, in which the runs that the API starts here find themselves."""
