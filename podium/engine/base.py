@@ -41,6 +41,10 @@ class Handle(Protocol):
     @property
     def ready(self) -> Ref: ...
     def call(self, method: str, *args: Any, **kwargs: Any) -> Ref: ...
+    def brief(self, method: str, *args: Any) -> Ref:
+        """A call for its value alone, which is small: there is nothing to check or to wait for beside it."""
+        ...
+
     def split(self, n: int, method: str, *args: Any) -> Sequence[Ref]:
         """Call a method that returns `n` values, each of which becomes a Ref of its own."""
         ...
@@ -69,8 +73,9 @@ class Engine(Protocol):
     can be sent to a spawned object, which then spawns in the same place: `child` says for how much. Where `apart` holds,
     spawned objects run beside each other.
 
-    The calls of a spawned object run one after the other, in their order; one with several `callers` takes that many at
-    once, in threads of its own and in no order. On `local` a call runs in the thread that makes it.
+    The calls of a spawned object run one after the other, in their order. One with several `callers` takes that many at
+    once: a method that has to wait for others' calls returns a `concurrent.futures.Future`, with whose result the call
+    ends. On `local` a call runs in the thread that makes it.
     """
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 GRACE_S = 1.0
-GUARD = 'while read -r group; do groups="$groups -$group"; done; kill -KILL -- $groups'
+GUARD = 'while read -r group; do groups="$groups -$group"; done; kill -s KILL -- $groups'
 """Reads groups until nobody can write any more, which is when this process is gone, and kills them."""
 
 

@@ -8,6 +8,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
 
@@ -48,6 +49,9 @@ class LocalHandle:
     def call(self, method: str, *args: Any, **kwargs: Any) -> LocalRef:
         return self.invoke(method, args, kwargs, {})
 
+    def brief(self, method: str, *args: Any) -> LocalRef:
+        return self.call(method, *args)
+
     def split(self, n: int, method: str, *args: Any) -> list[LocalRef]:
         whole = self.call(method, *args)
         try:
@@ -63,7 +67,8 @@ class LocalHandle:
         try:
             args, kwargs = _resolve(args), {key: _resolve(value) for key, value in kwargs.items()}
             args, kwargs = self._copy((args, kwargs))
-            return LocalRef(self._copy(getattr(self._target, method)(*args, **kwargs, **as_they_are)))
+            value = getattr(self._target, method)(*args, **kwargs, **as_they_are)
+            return LocalRef(self._copy(value.result(PATIENCE_S) if isinstance(value, Future) else value))
         except Exception as error:
             return LocalRef(error=error)
 

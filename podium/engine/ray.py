@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import contextlib
 import logging
 import os
@@ -12,8 +13,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from signal import SIGTERM
 from typing import Any
 
 import ray
@@ -33,6 +34,7 @@ from podium.engine.groups import Groups
 LOOPBACK = "127.0.0.1"
 CLOSE_S = 2.0
 RESERVE_S = 60.0
+SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,10 @@ class Host:
     def call(self, method: str, *args: Any, **kwargs: Any) -> tuple[Any, None]:
         with _carrying():
             return self._method(method)(*_resolve(args), **{k: _resolve(v) for k, v in kwargs.items()}), None
+
+    def brief(self, method: str, *args: Any) -> Any:
+        with _carrying():
+            return self._method(method)(*args)
 
     def split(self, method: str, *args: Any) -> tuple[Any, ...]:
         with _carrying():
@@ -125,23 +131,38 @@ class Host:
 
 
 class SharedHost(Host):
-    """One whose calls run in several threads, in no order: they wait for the start, which has a thread of its own."""
+    """One that takes several calls at once, in one thread and in no order: they wait for the start, and who returns a
+    Future doesn't hold the others up."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._started = threading.Event()
+        self._started = asyncio.Event()
 
-    @ray.method(num_returns=2, concurrency_group="start")
-    def start(self, factory: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
+    @ray.method(num_returns=2)
+    async def start(self, factory: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
         try:
             return super().start(factory, *args, **kwargs)
         finally:
             self._started.set()
 
-    def _method(self, name: str) -> Callable[..., Any]:
-        if not self._started.wait(PATIENCE_S):
-            raise CallTimedOut(f"what was to be called did not start within {PATIENCE_S:.0f} s")
-        return super()._method(name)
+    @ray.method(num_returns=2)
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> tuple[Any, None]:
+        await self._start()
+        value, outcome = super().call(method, *args, **kwargs)
+        return await _come_true(value), outcome
+
+    async def brief(self, method: str, *args: Any) -> Any:
+        await self._start()
+        return await _come_true(super().brief(method, *args))
+
+    async def _start(self) -> None:
+        if not self._started.is_set():
+            await asyncio.wait_for(self._started.wait(), PATIENCE_S)
+
+
+async def _come_true(value: Any) -> Any:
+    with _carrying():
+        return await asyncio.wrap_future(value) if isinstance(value, Future) else value
 
 
 class RayHandle:
@@ -154,6 +175,9 @@ class RayHandle:
     def call(self, method: str, *args: Any, **kwargs: Any) -> RayRef:
         called = self.actor.call.remote(method, *map(_top, args), **{k: _top(v) for k, v in kwargs.items()})
         return _ref(called, self.name)
+
+    def brief(self, method: str, *args: Any) -> RayRef:
+        return RayRef(self.actor.brief.remote(method, *args), who=self.name)
 
     def split(self, n: int, method: str, *args: Any) -> list[RayRef]:
         *values, outcome = self.actor.split.options(num_returns=n + 1).remote(method, *map(_top, args))
@@ -208,7 +232,7 @@ class RayEngine:
         if self._joined:
             _attach(address) if address is not None else _start(num_cpus, self._groups)
         self._host = ray.remote(Host)
-        self._shared_host = ray.remote(concurrency_groups={"start": 1})(SharedHost)  # type: ignore[call-overload]
+        self._shared_host = ray.remote(SharedHost)
 
     def device(self, name: str, place: int) -> str:
         """Each object sees the GPU that it reserves as its only one."""
@@ -226,7 +250,7 @@ class RayEngine:
         **kwargs: Any,
     ) -> RayHandle:
         options: dict[str, Any] = {
-            "max_concurrency": callers,
+            "max_concurrency": callers if callers == 1 else callers + 1,  # the start, for which calls may already wait
             "num_cpus": resources.cpus,
             "num_gpus": resources.gpus,
             "memory": resources.memory_bytes or None,
@@ -261,7 +285,7 @@ class RayEngine:
         except Exception:
             for ref in many:  # the first of them to fail tells whose call it was
                 self.check(ref, None if limit is None else max(limit - time.monotonic(), 0.0))
-            with _typed("a worker"):
+            with _typed(many[0].who):
                 raise
         return values if isinstance(refs, Sequence) else values[0]
 
@@ -331,7 +355,8 @@ class RayEngine:
             self._groups.end()
 
     def _close(self, handles: Sequence[RayHandle]) -> None:
-        closing = [handle.actor.close.remote() for handle in handles]
+        up = [handle for handle in handles if ray.wait([handle.ready.outcome], timeout=0, fetch_local=False)[0]]
+        closing = [handle.actor.close.remote() for handle in up]
         if closing:
             with contextlib.suppress(Exception):
                 ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S, fetch_local=False)
@@ -396,48 +421,64 @@ def _attach(address: str) -> None:
 def _quietly() -> Iterator[None]:
     """For ray.init: signals stay the caller's, and what happens to workers is told by the errors of calls alone, not
     printed beside them."""
+    handing_on = contextlib.ExitStack()
+    ray_connect = ray_worker.connect
+
+    def connect(*args: Any, **kwargs: Any) -> None:
+        handing_on.close()  # what it makes can be ended when it is whole
+        ray_connect(*args, **kwargs)
+
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     with (
-        _sigterm_kept(),
+        _signals_kept(),
         _changed(vars(ray_utils), set_sigterm_handler=lambda handler: None),
-        _changed(vars(ray_worker), listen_error_messages=lambda worker, stopped: None),
+        _changed(vars(ray_worker), listen_error_messages=lambda worker, stopped: None, connect=connect),
+        handing_on,
     ):
+        handing_on.enter_context(_signals_handed_on())
         yield
 
 
 def _leave() -> None:
-    with _sigterm_kept():
+    with _signals_kept():
         ray.shutdown()
 
 
 @contextlib.contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Ray's own code takes SIGTERM over while it comes up, and drops what was there when it ends. Here the signal is
-    blocked, also in the threads that begin meanwhile; one of them hands it on to Python's handler."""
+def _signals_kept() -> Iterator[None]:
+    """Ray's own code takes SIGTERM over while it comes up, and drops what was there when it ends; and a half of it can't
+    be ended. So signals wait, also in the threads that begin meanwhile, and find the handlers that were there before."""
     with contextlib.ExitStack() as undo:
-        undo.callback(signal.pthread_sigmask, signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, {SIGTERM}))
+        undo.callback(signal.pthread_sigmask, signal.SIG_SETMASK, signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS))
         undo.callback(_put_back_sigterm)
-        over = threading.Event()
-        watch = threading.Thread(target=_hand_on_sigterm, args=(over,), daemon=True)
-        watch.start()
-        undo.callback(watch.join, 1.0)
-        undo.callback(over.set)
         yield
 
 
 def _put_back_sigterm() -> None:
-    handler = signal.getsignal(SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is threading.main_thread() and handler is not None:
-        signal.signal(SIGTERM, handler)
+        signal.signal(signal.SIGTERM, handler)
 
 
-def _hand_on_sigterm(over: threading.Event) -> None:
-    """Where there is a handler; what Python leaves to the system comes when the signal is let through again."""
-    while callable(signal.getsignal(SIGTERM)) and not over.wait(0.05):
-        if SIGTERM in signal.sigpending():
-            signal.sigwait({SIGTERM})
-            _thread.interrupt_main(SIGTERM)
+@contextlib.contextmanager
+def _signals_handed_on() -> Iterator[None]:
+    """While they are kept: Python's handlers, where it has any, learn of them all the same."""
+    over = threading.Event()
+    handled = {number for number in SIGNALS if callable(signal.getsignal(number))}
+
+    def hand_on() -> None:
+        while not over.wait(0.05):
+            if handled & signal.sigpending():
+                _thread.interrupt_main(signal.Signals(signal.sigwait(handled)))
+
+    watch = threading.Thread(target=hand_on, daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watch.join(1.0)
 
 
 def _top(value: Any) -> Any:

@@ -26,9 +26,10 @@ KEPT = 64
 """Headers that are remembered: callers send the same again and again."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Header:
-    """What stands where: each array's name, dtype, shape, offset and length."""
+    """What stands where: each array's name, dtype, shape, offset and length. One is the same as itself alone, so that it
+    is found at once where it is a key."""
 
     encoded: bytes
     kind: str
@@ -54,28 +55,32 @@ class Wire:
 
     def write(self, columns: Columns, kind: str, memory: memoryview) -> int:
         """Put the columns into the memory, and say how much of it they take."""
-        header = self._header_of(columns, kind)
+        header = self.header_of(columns, kind)
         if header.nbytes > len(memory):
             raise BadRequest(f"the rows take {header.nbytes:,} bytes, expected at most {len(memory):,}")
-        start = len(header.encoded)
-        memory[:start] = header.encoded
-        for (_, _, shape, at, nbytes), column in zip(header.parts, columns.values(), strict=True):
-            if nbytes:
-                np.ndarray(shape, column.dtype, memory, at)[...] = column
+        memory[: len(header.encoded)] = header.encoded
+        for array, column in zip(arrays_on(memory, header).values(), columns.values(), strict=True):
+            array[...] = column
         return header.nbytes
 
     def pack(self, columns: Columns, kind: str) -> bytes:
         """The same as bytes of their own."""
-        memory = bytearray(self._header_of(columns, kind).nbytes)
+        memory = bytearray(self.header_of(columns, kind).nbytes)
         self.write(columns, kind, memoryview(memory))
         return bytes(memory)
 
-    def _header_of(self, columns: Columns, kind: str) -> Header:
+    def header_of(self, columns: Columns, kind: str) -> Header:
+        """What columns look like."""
         key = (kind, *[(name, column.dtype.char, column.shape) for name, column in columns.items()])
         return self._written.get(key) or self._written.add(key, _header(columns, kind))
 
     def read(self, memory: memoryview) -> tuple[Columns, str]:
         """The columns that somebody has written, as views of the memory, and their kind."""
+        header = self.header_in(memory)
+        return arrays_on(memory, header), header.kind
+
+    def header_in(self, memory: memoryview) -> Header:
+        """What somebody has written, if all of it is there."""
         if len(memory) < 4:
             raise BadRequest(f"{len(memory)} bytes, expected a header")
         start = 4 + int.from_bytes(memory[:4], "little")
@@ -83,7 +88,47 @@ class Wire:
         header = self._read.get(encoded) or self._read.add(encoded, _parsed(encoded, start))
         if header.nbytes > len(memory):
             raise BadRequest(f"{len(memory):,} bytes, the header says {header.nbytes:,}")
-        return {name: np.ndarray(shape, dtype, memory, at) for name, dtype, shape, at, _ in header.parts}, header.kind
+        return header
+
+
+class Place:
+    """A stretch of memory that stays: the arrays on it are made once for each header, and lie there for the next ones."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._wire = Wire()
+        self._arrays: OrderedDict[Header, Columns] = OrderedDict()
+        self._last: Header | None = None
+
+    def write(self, columns: Columns, kind: str) -> int:
+        """As `Wire.write`, where nobody else writes."""
+        header = self._wire.header_of(columns, kind)
+        if header is not self._last:
+            if header.nbytes > len(self._memory):
+                raise BadRequest(f"the rows take {header.nbytes:,} bytes, expected at most {len(self._memory):,}")
+            self._memory[: len(header.encoded)] = header.encoded
+            self._last = header
+        for array, column in zip(self._on(header).values(), columns.values(), strict=True):
+            array[...] = column
+        return header.nbytes
+
+    def read(self, nbytes: int) -> tuple[Columns, str]:
+        """As `Wire.read` of the first bytes."""
+        header = self._wire.header_in(self._memory[:nbytes])
+        return dict(self._on(header)), header.kind
+
+    def _on(self, header: Header) -> Columns:
+        arrays = self._arrays.get(header)
+        if arrays is None:
+            arrays = self._arrays[header] = arrays_on(self._memory, header)
+            if len(self._arrays) > KEPT:
+                self._arrays.popitem(last=False)
+        return arrays
+
+
+def arrays_on(memory: memoryview, header: Header) -> Columns:
+    """The arrays of a header, as views of the memory that it stands in."""
+    return {name: np.ndarray(shape, dtype, memory, at) for name, dtype, shape, at, _ in header.parts}
 
 
 def _header(columns: Columns, kind: str) -> Header:

@@ -145,10 +145,14 @@ def test_figures_are_those_of_the_definitions() -> None:
 
 def test_the_policy_is_linear_layers_and_a_softmax_over_each_rows_actions() -> None:
     policy = DummyPolicy(8, 3, 5, seed=1)
-    assert [tuple(weight.shape) for weight, _ in policy.layers] == [(5, 8), (5, 5), (5, 5), (5, 5)]
+    assert [tuple(weight.shape) for weight, _ in policy._layers] == [(8, 5), (5, 5), (5, 5), (5, 5)]
     states = np.random.default_rng(1).random((6, 2, 4), dtype=np.float32)
-    likely = policy.probabilities(states).numpy()
+    likely = policy.probabilities(states).detach().numpy()
     assert likely.shape == (6, 5) and np.allclose(likely.sum(1), 1.0)
+    x = states.reshape(6, 8).astype(np.float64)
+    for weight, bias in policy._layers:
+        x = x @ weight.numpy() + bias.numpy()
+    assert np.allclose(likely, np.exp(x) / np.exp(x).sum(1, keepdims=True), atol=1e-6)
     drawn = np.concatenate([policy.act({"obs": states})["action"] for _ in range(500)])
     assert drawn.shape == (3000,) and np.abs(np.bincount(drawn, minlength=5) / 3000 - likely.mean(0)).max() < 0.04
 

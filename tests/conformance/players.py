@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -112,11 +113,23 @@ class Table:
         time.sleep(seconds)
         if fail is not None:
             raise errors()[fail]
-        self._all_there = threading.Barrier(seats)
+        self._seats, self._seated = seats, dict[str, Future[str]]()
+        self._door = threading.Lock()
 
-    def sit(self, name: str, patience: float = 20.0) -> str:
-        self._all_there.wait(patience)
-        return name
+    def sit(self, name: str) -> Future[str]:
+        with self._door:
+            self._seated[name] = served = Future[str]()
+            if len(self._seated) == self._seats:
+                seated, self._seated = self._seated, {}
+                for guest, future in seated.items():
+                    future.set_result(guest)
+        return served
+
+    def gone(self) -> Future[str]:
+        """Nobody is ever served."""
+        refused = Future[str]()
+        refused.set_exception(errors()["odd"])
+        return refused
 
     def pid(self) -> int:
         return os.getpid()

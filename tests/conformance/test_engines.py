@@ -135,6 +135,20 @@ def test_one_with_several_callers_takes_their_calls_at_once(engine: Engine) -> N
     assert isinstance(raised(engine, table.call("pid")), WorkerDied)
 
 
+def test_a_call_for_its_value_alone_gives_value_and_error(engine: Engine) -> None:
+    table = engine.spawn(Table, 1, name="table-2", callers=2)
+    assert engine.get(table.brief("sit", "ann"), 20.0) == "ann"
+    with pytest.raises(Odd, match="broken with code 3"):
+        engine.get(table.brief("gone"), 20.0)
+    with pytest.raises(Odd, match="broken with code 3"):
+        engine.get(table.call("gone"), 20.0)
+    engine.kill(table)
+    with pytest.raises(WorkerDied, match="table-2 is gone"):
+        for _ in range(100):  # it may have answered before it ended
+            engine.get(table.brief("sit", "bob"), 20.0)
+            time.sleep(0.05)
+
+
 def test_calls_of_several_callers_wait_for_the_start(engine: Engine) -> None:
     table = engine.spawn(Table, engine.put(2), 0.5, callers=2)
     assert at_once(engine, table, ["ann", "bob"]) == ["ann", "bob"]

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from podium.core.errors import EnvDataError
 from podium.run.folder import RunFolder
 from tests.engine.trouble import LENGTH
 from tests.processes import descendants, left, listening, listening_beyond_loopback, process
-from tests.resume_tools import ROOT, run, start, steps_done
+from tests.resume_tools import ROOT, environment, run, start, steps_done
 
 TROUBLED = "tests.engine.trouble:Troubled"
 SMALL = {"workers": 2, "envs": 2, "fragment": 16, "hidden": "8", "checkpoint_every": 2000}
@@ -99,13 +100,6 @@ def assert_whole_episodes(folder: Path) -> None:
         assert row["return_mean"] in (None, LENGTH) and row["length_mean"] in (None, LENGTH), row
         assert row["episodes"] * LENGTH <= row["env_steps"]
     assert rows[-1]["episodes"] * LENGTH > rows[-1]["env_steps"] / 2
-
-
-def title(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 def kill(pid: int) -> None:
@@ -284,6 +278,7 @@ def test_a_killed_controller_takes_its_workers_and_its_cluster_along(tmp_path: P
 
 @pytest.mark.parametrize("processes", [1, 4, 8, 10])
 def test_a_signal_while_the_cluster_starts_leaves_nothing(tmp_path: Path, processes: int) -> None:
+    """The moments: a first process of Ray's; most; this process joins; actors start."""
     with Running("impala", tmp_path, "slow", 10**7) as running:
         running.until(lambda: len(descendants(running.process.pid)) >= processes)
         running.started = descendants(running.process.pid)
@@ -291,6 +286,34 @@ def test_a_signal_while_the_cluster_starts_leaves_nothing(tmp_path: Path, proces
         code, err, took = running.end(20)
     assert (code, err) == (143, "podium: interrupted by SIGTERM\n") and took < 10
     assert not running.folder.exists()
+
+
+def test_a_worker_that_hangs_does_not_keep_a_run_from_its_end(tmp_path: Path) -> None:
+    """The controller waits in Ray's own code then, which knows a signal by nothing but that there was one."""
+    with Running("a2c", tmp_path, "hang", 10**7) as running:
+        running.until_steps(1000)
+        running.flag.touch()
+        running.until(lambda: Path(f"{running.flag}.taken").exists())
+        os.kill(running.process.pid, signal.SIGTERM)
+        code, err, took = running.end(30)
+    assert (code, took < 15) == (143, True)
+    assert err.startswith("podium: interrupted by SIGTERM (podium resume ")
+    result = running.result()
+    _, info = checkpoint.load(running.folder / "checkpoints" / "latest")
+    assert result["status"] == "interrupted" and info["env_steps"] == result["env_steps"] > 0
+
+
+def test_signals_stay_the_callers_own() -> None:
+    """Ray's code takes SIGTERM for itself when it comes up, and drops it when it ends."""
+    code = (
+        "import os, signal\nfrom podium.engine.ray import RayEngine\nseen = []\n"
+        "signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))\n"
+        "engine = RayEngine()\nos.kill(os.getpid(), signal.SIGTERM)\nassert seen == [15]\n"
+        "engine.close()\nos.kill(os.getpid(), signal.SIGTERM)\nassert seen == [15, 15]\n"
+        "assert not signal.pthread_sigmask(signal.SIG_BLOCK, set())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # --- addresses ---

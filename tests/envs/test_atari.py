@@ -64,13 +64,13 @@ class OneGame:
         return DOWN @ self.frames.max(axis=0) @ ACROSS.T
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool]:
-        reward = 0.0
-        for frame in range(4):
+        """Four frames with one action; a game that ends before the fourth shows its last picture once more."""
+        reward, shown = 0.0, []
+        while len(shown) < 4 and not self.ale.game_over():
             reward += self.ale.act(self.actions[action])
-            if frame >= 2:
-                self.frames[frame - 2] = self.ale.getScreenGrayscale()
-            if self.ale.game_over():
-                break
+            shown.append(self.ale.getScreenGrayscale())
+        if len(shown) == 4:
+            self.frames[:] = shown[2:]
         self.stack = np.concatenate([self.stack[1:], self.picture()[None]])
         return self.stack, reward, self.ale.game_over()
 

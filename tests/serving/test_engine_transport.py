@@ -142,7 +142,8 @@ def test_a_question_that_takes_too_long_is_forgotten(ray: Engine) -> None:
     while ray.get(handle.call("requests"))[2] and time.monotonic() < until:
         time.sleep(0.01)
     with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda value: client.ask(rows(value), timeout=20.0), (5.0, 6.0)))
+        clients = (client, EngineClient(ray, handle))
+        answers = list(pool.map(lambda one, value: one.ask(rows(value), timeout=20.0), clients, (5.0, 6.0)))
     assert [answer.columns["action"][0, 0] for answer in answers] == [10, 12]
     assert ray.get(handle.call("requests")) == (2, 1, 0)
     ray.kill(handle)

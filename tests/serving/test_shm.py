@@ -163,7 +163,7 @@ def test_what_a_client_writes_that_means_nothing_is_refused_and_the_server_goes_
     words, at = bad._segment.words, bad._at
     for round_ in range(300):
         noise = rng.integers(0, 256, rng.integers(0, 4000), dtype=np.uint8).tobytes()
-        bad._request[: len(noise)] = noise
+        bad._segment.request_memory(bad._place)[: len(noise)] = noise
         words[at + seg.REQUEST_SIZE] = int(rng.integers(0, 2**40)) if round_ % 2 else len(noise)
         bad._asked += 1
         words[at + seg.ASKED] = bad._asked

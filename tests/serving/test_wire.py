@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podium.serving.server import BadRequest
-from podium.serving.wire import DTYPES, KEPT, Wire
+from podium.serving.wire import DTYPES, KEPT, Place, Wire
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 COLUMNS = st.dictionaries(st.text(max_size=8), st.tuples(st.sampled_from(sorted(DTYPES)), SHAPES), max_size=4)
@@ -32,6 +32,21 @@ def test_what_is_written_is_read(layout: dict[str, tuple[str, tuple[int, ...]]],
         for name, column in columns.items():
             assert read[name].dtype == column.dtype and read[name].shape == column.shape
             np.testing.assert_array_equal(read[name], column)
+
+
+def test_a_place_is_written_and_read_again_and_again() -> None:
+    memory_ = memory()
+    ours, theirs = Place(memory_), Place(memory_)
+    for number in range(3 * KEPT):
+        shape = (1 + number % (KEPT + 5), 2)
+        columns = {"obs": np.full(shape, number, np.float32), "mask": np.ones(shape[:1], bool)}
+        for kind in ("act", "values"):
+            read, asked = theirs.read(ours.write(columns, kind))
+            assert asked == kind and all(np.array_equal(read[name], columns[name]) for name in columns)
+            read.clear()  # what is kept is the place's own
+    with pytest.raises(BadRequest, match="expected at most"):
+        ours.write({"obs": np.zeros(1 << 14)}, "act")
+    assert np.array_equal(theirs.read(ours.write(columns, "act"))[0]["obs"], columns["obs"])
 
 
 def test_columns_that_are_not_contiguous_are_written_in_order() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from podium.bench.rpc.crew import AGENT, GRACE_S, WATCH_S, late
@@ -12,7 +13,6 @@ from podium.bench.rpc.settings import Settings
 from podium.core.errors import CallTimedOut, PodiumError, WorkerDied
 from podium.engine.base import Handle
 from podium.engine.start import start
-from podium.serving.base import Answer
 from podium.serving.transports.engine import EngineClient, EngineServer
 
 CONTROL_CALLS = 2
@@ -26,8 +26,8 @@ class SpawnedAgent(Agent):
         super().__init__(settings)
         self._asked = EngineServer(lambda: self._server)
 
-    def ask(self, *given: Any) -> Answer | None:
-        return self._asked.ask(*given)
+    def ask(self, packed: bytes) -> Future[bytes]:
+        return self._asked.ask(packed)
 
     def join(self, address: Any) -> None:
         """It is there from the beginning."""

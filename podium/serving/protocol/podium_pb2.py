@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0cpodium.proto\x12\tpodium.v1\"B\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x11\n\x0f\x44\x65scribeRequest\"w\n\x0b\x44\x65scription\x12&\n\tfunctions\x18\x01 \x03(\x0b\x32\x13.podium.v1.Function\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x19\n\x11observation_space\x18\x03 \x01(\t\x12\x14\n\x0c\x61\x63tion_space\x18\x04 \x01(\t\"N\n\x08\x46unction\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\"\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x11.podium.v1.Column\x12\x10\n\x08optional\x18\x03 \x03(\t\"<\n\x08Question\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\"\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x11.podium.v1.Column\"=\n\x06\x41nswer\x12\"\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x11.podium.v1.Column\x12\x0f\n\x07version\x18\x02 \x01(\x03\"w\n\x05\x45vent\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.podium.v1.HelloH\x00\x12!\n\x05start\x18\x02 \x01(\x0b\x32\x10.podium.v1.StartH\x00\x12\x1f\n\x04step\x18\x03 \x01(\x0b\x32\x0f.podium.v1.StepH\x00\x42\x07\n\x05\x65vent\"F\n\x05Hello\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11observation_space\x18\x02 \x01(\t\x12\x14\n\x0c\x61\x63tion_space\x18\x03 \x01(\t\"/\n\x05Start\x12&\n\x0bobservation\x18\x01 \x03(\x0b\x32\x11.podium.v1.Column\"e\n\x04Step\x12&\n\x0bobservation\x18\x01 \x03(\x0b\x32\x11.podium.v1.Column\x12\x0e\n\x06reward\x18\x02 \x01(\x01\x12\x12\n\nterminated\x18\x03 \x01(\x08\x12\x11\n\ttruncated\x18\x04 \x01(\x08\"`\n\x07\x43ommand\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.podium.v1.WelcomeH\x00\x12#\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x11.podium.v1.ActionH\x00\x42\t\n\x07\x63ommand\"(\n\x07Welcome\x12\x0c\n\x04\x61lgo\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\"<\n\x06\x41\x63tion\x12!\n\x06\x61\x63tion\x18\x01 \x01(\x0b\x32\x11.podium.v1.Column\x12\x0f\n\x07version\x18\x02 \x01(\x03\x32z\n\tInference\x12>\n\x08\x44\x65scribe\x12\x1a.podium.v1.DescribeRequest\x1a\x16.podium.v1.Description\x12-\n\x03\x41sk\x12\x13.podium.v1.Question\x1a\x11.podium.v1.Answer2<\n\x08Training\x12\x30\n\x04Play\x12\x10.podium.v1.Event\x1a\x12.podium.v1.Command(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0cpodium.proto\x12\tpodium.v1\"B\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x11\n\x0f\x44\x65scribeRequest\"w\n\x0b\x44\x65scription\x12&\n\tfunctions\x18\x01 \x03(\x0b\x32\x13.podium.v1.Function\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x19\n\x11observation_space\x18\x03 \x01(\t\x12\x14\n\x0c\x61\x63tion_space\x18\x04 \x01(\t\"N\n\x08\x46unction\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\"\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x11.podium.v1.Column\x12\x10\n\x08optional\x18\x03 \x03(\t\"<\n\x08Question\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\"\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x11.podium.v1.Column\"b\n\x06\x41nswer\x12\"\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x11.podium.v1.Column\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12#\n\x07problem\x18\x03 \x01(\x0b\x32\x12.podium.v1.Problem\"l\n\x07Problem\x12%\n\x04kind\x18\x01 \x01(\x0e\x32\x17.podium.v1.Problem.Kind\x12\x0c\n\x04line\x18\x02 \x01(\t\",\n\x04Kind\x12\x0b\n\x07REFUSED\x10\x00\x12\n\n\x06\x46\x41ILED\x10\x01\x12\x0b\n\x07\x43LOSING\x10\x02\"w\n\x05\x45vent\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.podium.v1.HelloH\x00\x12!\n\x05start\x18\x02 \x01(\x0b\x32\x10.podium.v1.StartH\x00\x12\x1f\n\x04step\x18\x03 \x01(\x0b\x32\x0f.podium.v1.StepH\x00\x42\x07\n\x05\x65vent\"F\n\x05Hello\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11observation_space\x18\x02 \x01(\t\x12\x14\n\x0c\x61\x63tion_space\x18\x03 \x01(\t\"/\n\x05Start\x12&\n\x0bobservation\x18\x01 \x03(\x0b\x32\x11.podium.v1.Column\"e\n\x04Step\x12&\n\x0bobservation\x18\x01 \x03(\x0b\x32\x11.podium.v1.Column\x12\x0e\n\x06reward\x18\x02 \x01(\x01\x12\x12\n\nterminated\x18\x03 \x01(\x08\x12\x11\n\ttruncated\x18\x04 \x01(\x08\"`\n\x07\x43ommand\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.podium.v1.WelcomeH\x00\x12#\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x11.podium.v1.ActionH\x00\x42\t\n\x07\x63ommand\"(\n\x07Welcome\x12\x0c\n\x04\x61lgo\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\"<\n\x06\x41\x63tion\x12!\n\x06\x61\x63tion\x18\x01 \x01(\x0b\x32\x11.podium.v1.Column\x12\x0f\n\x07version\x18\x02 \x01(\x03\x32\xb2\x01\n\tInference\x12>\n\x08\x44\x65scribe\x12\x1a.podium.v1.DescribeRequest\x1a\x16.podium.v1.Description\x12-\n\x03\x41sk\x12\x13.podium.v1.Question\x1a\x11.podium.v1.Answer\x12\x36\n\x08\x43onverse\x12\x13.podium.v1.Question\x1a\x11.podium.v1.Answer(\x01\x30\x01\x32<\n\x08Training\x12\x30\n\x04Play\x12\x10.podium.v1.Event\x1a\x12.podium.v1.Command(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,23 +42,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_QUESTION']._serialized_start=315
   _globals['_QUESTION']._serialized_end=375
   _globals['_ANSWER']._serialized_start=377
-  _globals['_ANSWER']._serialized_end=438
-  _globals['_EVENT']._serialized_start=440
-  _globals['_EVENT']._serialized_end=559
-  _globals['_HELLO']._serialized_start=561
-  _globals['_HELLO']._serialized_end=631
-  _globals['_START']._serialized_start=633
-  _globals['_START']._serialized_end=680
-  _globals['_STEP']._serialized_start=682
-  _globals['_STEP']._serialized_end=783
-  _globals['_COMMAND']._serialized_start=785
-  _globals['_COMMAND']._serialized_end=881
-  _globals['_WELCOME']._serialized_start=883
-  _globals['_WELCOME']._serialized_end=923
-  _globals['_ACTION']._serialized_start=925
-  _globals['_ACTION']._serialized_end=985
-  _globals['_INFERENCE']._serialized_start=987
-  _globals['_INFERENCE']._serialized_end=1109
-  _globals['_TRAINING']._serialized_start=1111
-  _globals['_TRAINING']._serialized_end=1171
+  _globals['_ANSWER']._serialized_end=475
+  _globals['_PROBLEM']._serialized_start=477
+  _globals['_PROBLEM']._serialized_end=585
+  _globals['_PROBLEM_KIND']._serialized_start=541
+  _globals['_PROBLEM_KIND']._serialized_end=585
+  _globals['_EVENT']._serialized_start=587
+  _globals['_EVENT']._serialized_end=706
+  _globals['_HELLO']._serialized_start=708
+  _globals['_HELLO']._serialized_end=778
+  _globals['_START']._serialized_start=780
+  _globals['_START']._serialized_end=827
+  _globals['_STEP']._serialized_start=829
+  _globals['_STEP']._serialized_end=930
+  _globals['_COMMAND']._serialized_start=932
+  _globals['_COMMAND']._serialized_end=1028
+  _globals['_WELCOME']._serialized_start=1030
+  _globals['_WELCOME']._serialized_end=1070
+  _globals['_ACTION']._serialized_start=1072
+  _globals['_ACTION']._serialized_end=1132
+  _globals['_INFERENCE']._serialized_start=1135
+  _globals['_INFERENCE']._serialized_end=1313
+  _globals['_TRAINING']._serialized_start=1315
+  _globals['_TRAINING']._serialized_end=1375
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -53,12 +54,30 @@ class Question(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("columns", "version")
+    __slots__ = ("columns", "version", "problem")
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     version: int
-    def __init__(self, columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
+    problem: Problem
+    def __init__(self, columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., version: _Optional[int] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ...) -> None: ...
+
+class Problem(_message.Message):
+    __slots__ = ("kind", "line")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        REFUSED: _ClassVar[Problem.Kind]
+        FAILED: _ClassVar[Problem.Kind]
+        CLOSING: _ClassVar[Problem.Kind]
+    REFUSED: Problem.Kind
+    FAILED: Problem.Kind
+    CLOSING: Problem.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    kind: Problem.Kind
+    line: str
+    def __init__(self, kind: _Optional[_Union[Problem.Kind, str]] = ..., line: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("hello", "start", "step")

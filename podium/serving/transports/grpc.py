@@ -7,9 +7,10 @@ import contextlib
 import hmac
 import json
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
+from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
@@ -18,6 +19,7 @@ from podium.core.spaces import Columns
 from podium.run.folder import to_json
 from podium.serving.base import WAIT_S, Answer, ServerGone
 from podium.serving.desk import Desk
+from podium.serving.guard import Guard
 from podium.serving.place import bracketed, check_place
 from podium.serving.server import BadRequest, Reply, Request
 
@@ -38,7 +40,8 @@ MAX_MESSAGE_BYTES = 2**25
 MAX_CONNECTIONS = 1024
 MAX_CALLS = 4096
 """Calls that are under way at once, over all connections."""
-CLOSE_S = 2.0
+CLOSE_S = 0.5
+"""How long those who are being answered may take to hear it."""
 
 # A peer has seconds to say hello, and to answer when it is asked whether it is still there.
 SERVER_OPTIONS = {
@@ -57,6 +60,12 @@ CLIENT_OPTIONS = {
     "grpc.enable_retries": 0,
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 2_000,
+}
+# What the call of a single question ends with where it can't be answered.
+STATUS = {
+    messages.Problem.REFUSED: grpc.StatusCode.INVALID_ARGUMENT,
+    messages.Problem.FAILED: grpc.StatusCode.INTERNAL,
+    messages.Problem.CLOSING: grpc.StatusCode.UNAVAILABLE,
 }
 Context = Any
 
@@ -148,24 +157,32 @@ class _Service:
         self._thread = threading.get_ident()
         methods = {"Ask": self.ask, "Describe": self.describe}
         handlers = {name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()}
+        handlers["Converse"] = grpc.stream_stream_rpc_method_handler(self.converse)
         door.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(_healthy(), door)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), door)
 
     async def ask(self, data: bytes, context: Context) -> bytes:
+        reply = await self._answered(data)
+        if reply.error is not None:
+            await context.abort(STATUS[_kind(reply.error)], _line(reply.error))
+        return _encoded(reply)
+
+    async def converse(self, questions: Any, context: Context) -> None:
+        while (data := await context.read()) is not grpc.aio.EOF:
+            await context.write(_encoded(await self._answered(data)))
+
+    async def _answered(self, data: bytes) -> Reply:
         arrived = monotonic()
         try:
             question = messages.Question.FromString(data)
             columns = from_messages(question.columns)
             rows = rows_in(columns)
         except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no Question of podium.proto")
+            return Reply(None, {}, 0, BadRequest("the request is no Question of podium.proto"))
         except BadRequest as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        reply = await self._reply(columns, rows, question.kind or "best", arrived)
-        if reply.error is not None:
-            await context.abort(_status(reply.error), _line(reply.error))
-        return messages.Answer(columns=to_messages(reply.columns), version=reply.version).SerializeToString()
+            return Reply(None, {}, 0, error)
+        return await self._reply(columns, rows, question.kind or "best", arrived)
 
     async def _reply(self, columns: Columns, rows: int, kind: str, arrived: float) -> Reply:
         future: asyncio.Future[Reply] = self._loop.create_future()
@@ -248,7 +265,7 @@ async def _unauthenticated(requests: Any, context: Context) -> None:
 
 
 class GrpcClient:
-    """One program's way to a server; several threads may ask through it."""
+    """One program's way to a server, for one thread at a time: a conversation that is begun anew where it has ended."""
 
     def __init__(self, address: str, token: str | None = None, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self.address = address
@@ -256,17 +273,48 @@ class GrpcClient:
             address.removeprefix(SCHEME), options=_listed(CLIENT_OPTIONS, max_message_bytes)
         )
         self._metadata = (("authorization", f"Bearer {token}"),) if token is not None else None
-        self._ask = self._call("Ask", messages.Answer)
-        self._describe = self._call("Describe", messages.Description)
+        self._converse = self._channel.stream_stream(f"/{SERVICE}/Converse")
+        self._describe = self._channel.unary_unary(
+            f"/{SERVICE}/Describe", response_deserializer=messages.Description.FromString
+        )
+        self._questions: SimpleQueue[bytes | None] = SimpleQueue()
+        self._answers: Any = None
+        self._guard = Guard(self._give_up)
 
     def ask(self, columns: Columns, kind: str = "act", timeout: float = WAIT_S) -> Answer:
-        question = messages.Question(kind=kind, columns=to_messages(columns))
-        answer = self._send(self._ask, question, timeout)
+        question = messages.Question(kind=kind, columns=to_messages(columns)).SerializeToString()
+        with self._errors(timeout):
+            if self._answers is None:
+                self._questions = SimpleQueue()
+                self._answers = self._converse(iter(self._questions.get, None), metadata=self._metadata)
+            self._guard.begin(monotonic() + timeout)
+            self._questions.put(question)
+            try:
+                answer = messages.Answer.FromString(next(self._answers))
+            except StopIteration:
+                self._give_up()
+                raise ServerGone(f"{self.address} has ended the conversation") from None
+            except BaseException:
+                self._give_up()
+                raise
+            finally:
+                self._guard.end()
+        if answer.HasField("problem"):
+            raise self._problem(answer.problem)
         return Answer(from_messages(answer.columns), answer.version)
+
+    def _give_up(self) -> None:
+        """End the conversation; the answer that is still to come would be taken for the next one."""
+        answers, self._answers = self._answers, None
+        if answers is not None:
+            self._questions.put(None)
+            answers.cancel()
 
     def describe(self, timeout: float = WAIT_S) -> dict[str, Any]:
         """What can be asked: `kinds` with their columns, the spaces, and the `version` that answers."""
-        found = self._send(self._describe, messages.DescribeRequest(), timeout)
+        with self._errors(timeout):
+            request = messages.DescribeRequest().SerializeToString()
+            found = self._describe(request, timeout=timeout, metadata=self._metadata)
         return {
             "kinds": {
                 function.kind: {
@@ -285,24 +333,31 @@ class GrpcClient:
         }
 
     def close(self) -> None:
+        self._guard.close()
+        self._give_up()
         self._channel.close()
 
-    def _call(self, name: str, answer: Any) -> Any:
-        return self._channel.unary_unary(f"/{SERVICE}/{name}", response_deserializer=answer.FromString)
-
-    def _send(self, call: Any, message: Any, timeout: float) -> Any:
+    @contextlib.contextmanager
+    def _errors(self, timeout: float) -> Iterator[None]:
         try:
-            return call(message.SerializeToString(), timeout=timeout, metadata=self._metadata)
+            yield
         except grpc.RpcError as error:
             raise self._error(error, timeout) from None
         except ValueError:  # the channel is closed
             raise ServerGone(f"{self.address}: this client is closed") from None
 
+    def _problem(self, problem: Any) -> PodiumError:
+        if problem.kind == messages.Problem.REFUSED:
+            return BadRequest(problem.line)
+        if problem.kind == messages.Problem.CLOSING:
+            return ServerGone(f"{self.address} is gone: {problem.line}")
+        return PodiumError(f"{self.address}: {problem.line}")
+
     def _error(self, error: Any, timeout: float) -> PodiumError:
         code, line = error.code(), error.details()
         if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
             return BadRequest(line)
-        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED or self._guard.expired:
             return CallTimedOut(f"{self.address} has not answered within {timeout:g} s")
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             return ServerGone(f"{self.address} is gone: {line}")
@@ -318,10 +373,17 @@ def _listed(options: Mapping[str, int], max_message_bytes: int) -> list[tuple[st
     return [*options.items(), *sizes.items()]
 
 
-def _status(error: Exception) -> Any:
+def _kind(error: Exception) -> Any:
     if isinstance(error, BadRequest):
-        return grpc.StatusCode.INVALID_ARGUMENT
-    return grpc.StatusCode.UNAVAILABLE if isinstance(error, ServerGone) else grpc.StatusCode.INTERNAL
+        return messages.Problem.REFUSED
+    return messages.Problem.CLOSING if isinstance(error, ServerGone) else messages.Problem.FAILED
+
+
+def _encoded(reply: Reply) -> bytes:
+    if reply.error is not None:
+        problem = messages.Problem(kind=_kind(reply.error), line=_line(reply.error))
+        return messages.Answer(problem=problem).SerializeToString()
+    return messages.Answer(columns=to_messages(reply.columns), version=reply.version).SerializeToString()
 
 
 def _line(error: Exception) -> str:

@@ -20,7 +20,7 @@ from podium.serving.base import WAIT_S, Answer, ServerGone
 from podium.serving.desk import Deliver, Desk
 from podium.serving.segment import Segment
 from podium.serving.server import BadRequest, Reply, Request
-from podium.serving.wire import Wire
+from podium.serving.wire import Place
 
 SCHEME = "shm:"
 LOOK_S = 0.2
@@ -48,13 +48,12 @@ class ShmTransport:
     ) -> None:
         self._desk = desk
         self._segment = segment = Segment.create(places, request_bytes, reply_bytes, rows)
-        self._wires = [Wire() for _ in range(places)]
         self._asked, self._arrived = segment.column(seg.ASKED), segment.column(seg.ARRIVED).view(np.float64)
         self._answered, self._taken = segment.column(seg.ANSWERED), self._asked.copy()
         self._semaphores = [segment.semaphore(segment.place_at(p) + seg.SEMAPHORE_AT) for p in range(places)]
         self._words_at = [segment.place_at(place) // 8 for place in range(places)]
-        self._requests = [segment.request_memory(place) for place in range(places)]
-        self._replies = [segment.reply_memory(place) for place in range(places)]
+        self._requests = [Place(segment.request_memory(place)) for place in range(places)]
+        self._replies = [Place(segment.reply_memory(place)) for place in range(places)]
         self._waiting: list[Deliver | None] = [None] * places
         self._arrivals, self._wake = segment.semaphore(seg.ARRIVALS_AT), segment.semaphore(seg.WAKE_AT)
         self._open = True
@@ -100,7 +99,7 @@ class ShmTransport:
             deliver = self._waiting[place] = partial(self._deliver, place, asked)
             try:
                 size = self._segment.words[self._words_at[place] + seg.REQUEST_SIZE]
-                columns, kind = self._wires[place].read(self._requests[place][:size])
+                columns, kind = self._requests[place].read(size)
                 rows = len(next(iter(columns.values())))
             except (BadRequest, StopIteration, TypeError, ValueError) as error:
                 deliver(Reply(deliver, {}, 0, BadRequest(str(error) or "a request without columns")))
@@ -127,10 +126,10 @@ class ShmTransport:
             status = REFUSED if isinstance(reply.error, BadRequest) else FAILED
             columns = _said(reply.error)
         try:
-            words[at + seg.REPLY_SIZE] = self._wires[place].write(columns, "", self._replies[place])
+            words[at + seg.REPLY_SIZE] = self._replies[place].write(columns, "")
         except BadRequest as error:
             status = FAILED
-            words[at + seg.REPLY_SIZE] = self._wires[place].write(_said(error), "", self._replies[place])
+            words[at + seg.REPLY_SIZE] = self._replies[place].write(_said(error), "")
         words[at + seg.STATUS], words[at + seg.VERSION] = status, reply.version
         words[at + seg.ANSWERED] = asked
         self._semaphores[place].post()
@@ -155,13 +154,13 @@ class ShmClient:
     def __init__(self, address: str) -> None:
         self._segment = segment = Segment.open(address.removeprefix(SCHEME))
         self._place = self._take_place()
-        self._wire = Wire()
         at = segment.place_at(self._place)
         self._at = at // 8
         self._semaphore = segment.semaphore(at + seg.SEMAPHORE_AT)
         self._semaphore.drain()
         self._arrivals, self._wake = segment.semaphore(seg.ARRIVALS_AT), segment.semaphore(seg.WAKE_AT)
-        self._request, self._reply = segment.request_memory(self._place), segment.reply_memory(self._place)
+        self._request = Place(segment.request_memory(self._place))
+        self._reply = Place(segment.reply_memory(self._place))
         self._asked = segment.words[self._at + seg.ASKED]
 
     def _take_place(self) -> int:
@@ -175,7 +174,7 @@ class ShmClient:
     def ask(self, columns: Columns, kind: str = "act", timeout: float = WAIT_S) -> Answer:
         """Ask, and wait for the answer, whose columns are the caller's own."""
         segment, words, at = self._segment, self._segment.words, self._at
-        words[at + seg.REQUEST_SIZE] = self._wire.write(columns, kind, self._request)
+        words[at + seg.REQUEST_SIZE] = self._request.write(columns, kind)
         now = monotonic()
         segment.reals[at + seg.ARRIVED] = now
         self._asked += 1
@@ -190,7 +189,7 @@ class ShmClient:
         ):
             self._wake.post()
         self._wait(now + timeout, timeout)
-        answer, _ = self._wire.read(self._reply[: words[at + seg.REPLY_SIZE]])
+        answer, _ = self._reply.read(words[at + seg.REPLY_SIZE])
         status = words[at + seg.STATUS]
         if status != ANSWERED:
             said = bytes(answer["error"]).decode()
