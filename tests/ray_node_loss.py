@@ -1,7 +1,8 @@
 """A machine of a Ray cluster is lost while a run samples there, and another one comes: how long each takes.
 
-`python -m tests.ray_node_loss [sync_samples|async_samples]` prints the seconds and exits with 1 where they are beyond their limits: the next iteration
-within 90 s of the loss, everybody back within 60 s of the addition. It takes up to three minutes.
+`python -m tests.ray_node_loss [sync_samples|async_samples]` prints the seconds and exits with 1 where they are beyond
+their limits: the next iteration within 90 s of the loss, everybody back within 60 s of the addition. It takes up to
+three minutes.
 """
 
 from __future__ import annotations
