@@ -181,10 +181,11 @@ def test_ppo_learns_from_four_simulators(port: int, tmp_path: Path) -> None:
         play(env, f"127.0.0.1:{port}")
 
     with playing(*(partial(simulate, seed) for seed in range(4))):
-        settings = {"steps": 8000, "envs": 4, "fragment": 64, "lr": 5e-3, "gamma": 0.5, "progress": False}
+        settings = {"envs": 4, "fragment": 64, "lr": 5e-3, "gamma": 0.5, "progress": False}
+        settings |= {"steps": 24_000, "stop_return": 13.0}  # who is slow has fewer fragments in an update
         result = podium.train("ppo", "external", env_args={"port": port}, out=tmp_path / "run", **settings)
-    assert result["return_mean"] > 13
-    assert result["env_steps"] >= 8000 and result["episodes"] > 480
+    assert result["return_mean"] >= 13
+    assert result["episodes"] >= result["env_steps"] // 16 - 4
     row = RunFolder(tmp_path / "run").read_metrics()[-1]
     assert (row["simulators_connected"], row["episodes_dropped"]) == (4, 0)
     manifest = json.loads((tmp_path / "run/checkpoints/latest/manifest.json").read_text())
