@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from podium.core.errors import UsageError
-from podium.core.spaces import Leaf, Space
+from podium.core.spaces import Frames, Leaf, Space
 from podium.envs.base import VectorEnv
 
 
@@ -55,6 +55,17 @@ def spaces_of(spec: EnvSpec) -> tuple[Space, Leaf]:
     env = make(replace(spec, processes=0), 1)
     try:
         return env.observation_space, env.action_space
+    finally:
+        env.close()
+
+
+def frames_of(spec: EnvSpec) -> dict[str, Frames]:
+    """Which observations are stacks of frames, by their paths."""
+    if spec.frame_stack == 1:
+        return {}
+    env = make(replace(spec, processes=0), 1)
+    try:
+        return getattr(env, "frames", {})
     finally:
         env.close()
 

@@ -148,7 +148,7 @@ class TorchPolicy:
         observation_space: Space,
         action_space: Leaf,
         *,
-        loss: Loss,
+        loss: Callable[..., Any],
         postprocess: Postprocess,
         targets: Targets | None = None,
         model: Any = None,
@@ -166,7 +166,7 @@ class TorchPolicy:
             self.model = self._build_model(model)
         self.model.float().to(self.device).eval()
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self._flat = _flatten(self._parameters)
+        self._flat = flatten(self._parameters)
         self.parameters = len(self._flat)
         self._optimizer = Adam(self._flat, eps=getattr(config, "adam_eps", 1e-8))
         self._moments = {path: RunningMoments(leaf.shape) for path, leaf in self._filtered_leaves().items()}
@@ -254,9 +254,7 @@ class TorchPolicy:
                 if agreed(figures, reduce) > sgd.stop_above[1]:
                     break
         self.model.eval()
-        for path, moments in self._moments.items():
-            moments.update(loaded.batch[path][loaded.batch["valid"]], reduce)
-        self._set_filter()
+        self._see(loaded.batch, reduce)
         self.version += 1
         self.progress = sgd.progress
         last_pass = {name: _mean(reports, name) for name in reports[0]} if reports else {}
@@ -310,8 +308,11 @@ class TorchPolicy:
         of_actions = (params, minibatch["action"], minibatch["mask"] if "mask" in minibatch else None)
         logp, entropy = self.family.log_prob(*of_actions), partial(self.family.entropy, *of_actions)
         loss, report = self._loss(Out(params, value, logp, entropy), minibatch, now)
+        return self._flat_gradient(loss), {"loss": loss, **report}
+
+    def _flat_gradient(self, loss: Tensor) -> Tensor:
         parts = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in parts]), {"loss": loss, **report}
+        return torch.cat([part.reshape(-1) for part in parts])
 
     def _note_norm(self, gradient: Tensor, report: Report) -> float:
         """The gradient's length, noted in the report; one that is not finite ends the training, by what else is not."""
@@ -365,6 +366,12 @@ class TorchPolicy:
     def observe(self, observed: Mapping[str, Any]) -> None:
         for path, moments in observed.items():
             self._moments[path].merge(*moments)
+        self._set_filter()
+
+    def _see(self, batch: Batch, reduce: Reduce | None) -> None:
+        """Show the rows that were learned on to the filter, and those of all who learn together."""
+        for path, moments in self._moments.items():
+            moments.update(batch[path][batch["valid"]], reduce)
         self._set_filter()
 
     def _set_filter(self) -> None:
@@ -431,7 +438,7 @@ def _mean(reports: list[Report], name: str) -> float:
     return sum(float(term() if callable(term) else term) for term in terms) / len(reports)
 
 
-def _flatten(parameters: list[nn.Parameter]) -> Tensor:
+def flatten(parameters: list[nn.Parameter]) -> Tensor:
     """One vector that holds the parameters, each of which becomes a view of its part."""
     flat = torch.cat([p.detach().reshape(-1) for p in parameters])
     at = 0

@@ -55,7 +55,7 @@ class SumTree:
         for level in reversed(self._levels):
             reached = level[nodes].cumsum(axis=1)
             rest = np.minimum(rest, np.nextafter(reached[:, -1], 0.0))  # a difference may round up onto the end
-            child = (reached <= rest[:, None]).sum(axis=1)
+            child = (reached > rest[:, None]).argmax(axis=1)
             before = np.where(child > 0, reached[rows, child - 1], 0.0)
             nodes, rest = nodes * FAN + child, rest - before
         return nodes

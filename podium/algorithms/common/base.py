@@ -15,7 +15,13 @@ from podium.optimizers.base import Optimizer
 from podium.policies.base import Policy
 
 OptimizerName = Literal[
-    "sync_samples", "allreduce", "multi_device", "async_gradients", "parameter_server", "async_samples"
+    "sync_samples",
+    "allreduce",
+    "multi_device",
+    "async_gradients",
+    "parameter_server",
+    "async_samples",
+    "sync_replay",
 ]
 OPTIMIZERS: tuple[str, ...] = get_args(OptimizerName)
 Workers = int | Literal["auto"]

@@ -27,6 +27,7 @@ from podium.policies.trajectory import next_values
 OLD_SAMPLES = (
     "its samples would be older than the weights that learn on them, which V-trace alone makes good (impala, appo)"
 )
+REPLAYED = "it learns from what its policy has just done, not from a replay of long ago"
 ONE_GRADIENT = "it makes several passes over a sample, and a worker sends one gradient for each"
 
 
@@ -165,7 +166,7 @@ def on_policy(
 
     if refused is None:
         refused = {} if targets is not None else {"async_samples": OLD_SAMPLES}
-    return Algorithm(name, config, policy, build, presets, refused)
+    return Algorithm(name, config, policy, build, presets, {**refused, "sync_replay": REPLAYED})
 
 
 def _make_policy(

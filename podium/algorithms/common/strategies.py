@@ -11,14 +11,17 @@ from podium.engine.base import Handle, Resources
 from podium.engine.pool import Pool
 from podium.envs.make import make
 from podium.evaluation.evaluator import Evaluator
+from podium.evaluation.replayed import DrawPlan, ReplayLearner
 from podium.optimizers.allreduce import AllReduce
 from podium.optimizers.async_gradients import AsyncGradients
 from podium.optimizers.async_samples import AsyncSamples
 from podium.optimizers.base import Optimizer, SgdPlan
 from podium.optimizers.multi_device import MultiDevice
 from podium.optimizers.parameter_server import ParameterServer
+from podium.optimizers.sync_replay import SyncReplay
 from podium.optimizers.sync_samples import SyncSamples
 from podium.policies.base import Policy
+from podium.replay.base import Replay
 
 GIB = 1 << 30
 
@@ -31,11 +34,21 @@ class Parts:
     setup: Any
     policy: Callable[..., Policy]
     sgd: SgdPlan
+    replay: Callable[[], Replay] | None = None
+    draws: DrawPlan | None = None
 
     def learner(self, plays: bool = False, place: int = 0) -> Handle:
         """An evaluator that learns on the device of its place, and plays only if it is told to."""
         config = self._on_device(place)
         return self._spawn(config, 0, 0, plays, f"learner-{place}", _gpu(config.device) + Resources(near=True))
+
+    def replay_learner(self, plays: bool) -> Handle:
+        """One that holds the replay it learns from."""
+        assert self.replay is not None
+        config = self._on_device(0)
+        resources = _gpu(config.device) + Resources(near=True)
+        kind = partial(ReplayLearner, make_replay=self.replay)
+        return self._spawn(config, 0, 0, plays, "learner-0", resources, kind)
 
     def rank(self, index: int, replaced: int) -> Handle:
         """An evaluator that plays and learns."""
@@ -54,13 +67,22 @@ class Parts:
         config = self.config
         return Resources(config.cpus_per_worker, config.gpus_per_worker, int(config.memory_per_worker * GIB))
 
-    def _spawn(self, config: Any, index: int, replaced: int, plays: bool, name: str, resources: Resources) -> Handle:
+    def _spawn(
+        self,
+        config: Any,
+        index: int,
+        replaced: int,
+        plays: bool,
+        name: str,
+        resources: Resources,
+        kind: Callable[..., Evaluator] = Evaluator,
+    ) -> Handle:
         setup = self.setup
         seed = config.seed + 100_003 * index
         make_policy = partial(self.policy, config, setup.observation_space, setup.action_space, seed)
         make_env = partial(make, setup.env, config.envs) if plays else None
         return setup.engine.spawn(
-            Evaluator,
+            kind,
             make_policy,
             make_env,
             seed=config.seed,
@@ -152,6 +174,22 @@ def async_samples(parts: Parts) -> Optimizer:
     )
 
 
+def sync_replay(parts: Parts) -> Optimizer:
+    config = parts.config
+    assert parts.draws is not None
+    learner = parts.replay_learner(plays=parts.learner_plays)
+    return SyncReplay(
+        parts.setup.engine,
+        learner,
+        parts.samplers(learner),
+        config.fragment,
+        parts.sgd,
+        parts.draws,
+        starts=config.learning_starts,
+        every=config.train_every,
+    )
+
+
 STRATEGIES: dict[str, Callable[[Parts], Optimizer]] = {
     "sync_samples": sync_samples,
     "allreduce": allreduce,
@@ -159,4 +197,5 @@ STRATEGIES: dict[str, Callable[[Parts], Optimizer]] = {
     "async_gradients": async_gradients,
     "parameter_server": parameter_server,
     "async_samples": async_samples,
+    "sync_replay": sync_replay,
 }
