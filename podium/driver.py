@@ -20,7 +20,7 @@ from podium.envs.check import check
 from podium.envs.make import EnvSpec, describe, spaces_of
 from podium.evaluation.sample import Report
 from podium.optimizers import meter
-from podium.planning.plan import check_at_once, check_on_engine, check_sample
+from podium.planning.plan import check_at_once, check_memory, check_on_engine
 from podium.run.callbacks import Callback
 from podium.run.folder import RunFolder
 from podium.run.progress import Progress
@@ -84,7 +84,7 @@ class Run:
         check_at_once(config)
         check(env, config.seed)
         self.spaces = spaces_of(env)
-        check_sample(algorithm, env, config, self.spaces)
+        check_memory(algorithm, env, config, self.spaces)
         self._env_actions = spaces_of(replace(env, rescale_actions=False))[1] if env.rescale_actions else self.spaces[1]
         self.engine = start(config.engine, config.address)
         try:

@@ -133,7 +133,9 @@ class QPolicy(TorchPolicy):
     ) -> tuple[Tensor, Report]:
         for model in (self.model, self._target):
             model.renew(self._rng)
-        obs, after = ({path: self._filtered(path, minibatch[head + path]) for path in self._paths} for head in ("", NEXT))
+        obs, after = (
+            {path: self._filtered(path, minibatch[head + path]) for path in self._paths} for head in ("", NEXT)
+        )
         with torch.no_grad():
             next_target = self._target.q(after)
         mask = minibatch[NEXT + "mask"] if NEXT + "mask" in minibatch else None
@@ -172,7 +174,9 @@ class QPolicy(TorchPolicy):
 def discrete(space: Leaf) -> int:
     """How many actions there are; any other kind of space is refused."""
     if not isinstance(space, Discrete):
-        raise UsageError(f"dqn needs Discrete actions, and this env has {space}: ppo, a2c, pg, impala and appo take those")
+        raise UsageError(
+            f"dqn needs Discrete actions, and this env has {space}: ppo, a2c, pg, impala and appo take those"
+        )
     return space.n
 
 
