@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from time import perf_counter
 
 import numpy as np
 
@@ -28,7 +27,7 @@ FRAME_BYTES = FRAME[0] * FRAME[1]
 PEER_BYTES = 2 * STACK * FRAME_BYTES
 """Stable-Baselines3 keeps two whole stacks of each transition."""
 
-LEAST = 5.0
+TARGETS = (Target("sb3", 5.0),)
 MOST_MEMORY = 1.1
 NOTE = (
     "podium draws by priority, with weights, and feeds new priorities back; sb3's buffer is uniform. Both get stacks of "
@@ -64,11 +63,10 @@ def fragments() -> Iterator[Batch]:
 
 
 class Podium:
-    """A prioritized replay, full from its first measurement on."""
+    """A prioritized replay, filled."""
 
-    def __init__(self, capacity: int, what: Callable[[Podium], int]) -> None:
+    def __init__(self, capacity: int) -> None:
         self.replay = PrioritizedReplay(capacity, frames={"obs": Frames(STACK, 0)})
-        self._what = what
         self._fragments = fragments()
         for _ in range(capacity // (ENVS * FRAGMENT) + 1):
             self.insert()
@@ -86,23 +84,20 @@ class Podium:
         self.replay.feedback(drawn.ids, np.ones(BATCH, np.float32))
         return BATCH
 
-    def measure(self, seconds: float) -> float:
-        return rate(partial(self._what, self), seconds)
-
-    def close(self) -> None:
-        """Memory is all that it has."""
+    @property
+    def nbytes(self) -> int:
+        return self.replay.nbytes
 
 
 class SB3:
-    """The buffer of its off-policy algorithms, as these call it."""
+    """The buffer of its off-policy algorithms, as these call it, filled."""
 
-    def __init__(self, capacity: int, what: Callable[[SB3], int]) -> None:
+    def __init__(self, capacity: int) -> None:
         from gymnasium.spaces import Box, Discrete
         from stable_baselines3.common.buffers import ReplayBuffer
 
         space = Box(0, 255, (STACK, *FRAME), np.uint8)
         self._buffer = ReplayBuffer(capacity, space, Discrete(ACTIONS), n_envs=ENVS, device="cpu")
-        self._what = what
         self._fragments = fragments()
         self._infos: list[dict[str, object]] = [{} for _ in range(ENVS)]
         for _ in range(capacity // (ENVS * FRAGMENT) + 1):
@@ -112,21 +107,30 @@ class SB3:
         batch = next(self._fragments)
         after = np.concatenate([batch["obs"][1:], batch.last["obs"][None]])
         done = batch["terminated"]
-        began = perf_counter()
         for t in range(FRAGMENT):
             self._buffer.add(batch["obs"][t], after[t], batch["action"][t], batch["reward"][t], done[t], self._infos)
-        self.spent = perf_counter() - began
         return ENVS * FRAGMENT
 
     def sample(self) -> int:
         self._buffer.sample(BATCH)
         return BATCH
 
+    @property
+    def nbytes(self) -> int:
+        return self._buffer.observations.nbytes + self._buffer.next_observations.nbytes
+
+
+class Measuring:
+    """One thing that is done with a replay, again and again."""
+
+    def __init__(self, what: Callable[[], int]) -> None:
+        self._what = what
+
     def measure(self, seconds: float) -> float:
-        return rate(partial(self._what, self), seconds)
+        return rate(self._what, seconds)
 
     def close(self) -> None:
-        """Memory is all that it has."""
+        """The replay serves the next case, too."""
 
 
 def check(capacity: int, with_peer: bool) -> None:
@@ -146,17 +150,18 @@ def run(report: Report, capacity: int, alone: bool, rounds: int, seconds: float)
     report.note(NOTE)
     if not peers.installed():
         report.note("no sb3, it is not installed (pip install 'podium[bench]')")
-    for title, ours, theirs in (("insert", Podium.insert, SB3.insert), ("sample", Podium.sample, SB3.sample)):
-        makers: dict[str, Callable[[], Contender]] = {"podium": partial(Podium, capacity, ours)}
-        if with_peer:
-            makers["sb3"] = partial(SB3, capacity, theirs)
-        runs = alternate(makers, rounds, seconds)
+    made: dict[str, Podium | SB3] = {"podium": Podium(capacity)}
+    if with_peer:
+        made["sb3"] = SB3(capacity)
+    for title in ("insert", "sample"):
+        makers: dict[str, Callable[[], Contender]] = {
+            name: partial(Measuring, getattr(replay, title)) for name, replay in made.items()
+        }
         case = f"{title}, {capacity:,} transitions of {FRAME[0]}x{FRAME[1]}x{STACK}"
-        report.cases.append(Measured(case, runs, (Target("sb3", LEAST),), "transitions/s"))
-    replay = Podium(capacity, Podium.insert).replay
-    frames = capacity * FRAME_BYTES
-    ratio = replay.nbytes / frames
+        report.cases.append(Measured(case, alternate(makers, rounds, seconds), TARGETS, "transitions/s"))
+    taken, frames = made["podium"].nbytes, capacity * FRAME_BYTES
+    ratio = taken / frames
     report.note(
-        f"memory: {replay.nbytes:,} bytes, {ratio:.3f} of the {frames:,} of one frame for each transition "
+        f"memory: {taken:,} bytes, {ratio:.3f} of the {frames:,} of one frame for each transition "
         f"(at most {MOST_MEMORY}: {'met' if ratio <= MOST_MEMORY else 'missed'})"
     )

@@ -20,6 +20,7 @@ TITLES = {
     "bench-controller": "Calls of the controller on Ray",
     "bench-scaling": "Scaling over workers",
     "bench-shards": "Parameter server",
+    "bench-replay": "Replay",
 }
 KEYS = ("case", "contender", "unit", "median")
 BAR_INCHES, CASE_INCHES, TITLE_INCHES = 0.36, 0.85, 0.6
