@@ -39,10 +39,10 @@ def fragments() -> Iterator[Batch]:
     """Endless play of envs whose frames are noise: a few fragments again and again, each as a collector gives it."""
     rng = np.random.default_rng(0)
     made = []
+    frames = rng.integers(0, 256, (4 * FRAGMENT, ENVS, *FRAME), np.uint8)
     for index in range(4):
-        frames = rng.integers(0, 256, (FRAGMENT + STACK, ENVS, *FRAME), np.uint8)
-        obs = np.stack([frames[t : t + STACK] for t in range(FRAGMENT + 1)]).swapaxes(1, 2)
-        obs = np.ascontiguousarray(obs)
+        shown = index * FRAGMENT + np.arange(FRAGMENT + 1)[:, None] + np.arange(-STACK + 1, 1)
+        obs = np.ascontiguousarray(frames[shown % len(frames)].swapaxes(1, 2))
         ends = (np.arange(FRAGMENT)[:, None] + index * FRAGMENT + 25 * np.arange(ENVS)) % EPISODE == EPISODE - 1
         made.append(
             Batch(

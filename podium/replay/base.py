@@ -17,8 +17,8 @@ NEXT = "next/"
 ROW_BYTES = 4 + 4 + 5
 """A row's reward, its place among what stands beside the ring, and its flags."""
 
-PRIORITY_BYTES = 8.6
-"""A leaf of the sum tree with its share of what is above it."""
+PRIORITY_BYTES = 17
+"""A leaf of the sum tree, its running sum, and its share of what is above it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def row_bytes(
         shared = frames[path].count if frames and path in frames else 1
         seen += int(np.prod(leaf.shape, dtype=np.int64)) * leaf.dtype.itemsize // shared
     acted = int(np.prod(action.shape, dtype=np.int64)) * action.dtype.itemsize
-    return seen + acted + ROW_BYTES + round(PRIORITY_BYTES if prioritized else 0)
+    return seen + acted + ROW_BYTES + (PRIORITY_BYTES if prioritized else 0)
 
 
 def side_by_side(batches: list[Batch | None]) -> Batch:
