@@ -162,6 +162,6 @@ def test_a_network_of_the_users_own() -> None:
     def network(space: Box, outputs: int) -> nn.Module:
         return nn.Sequential(nn.Linear(space.shape[0], 8), nn.ReLU(), nn.Linear(8, outputs))
 
-    made = policy(model=network, hidden=(64, 64), distribution="quantile", atoms=3)
+    made = policy(model=network, hidden=(128, 128), distribution="quantile", atoms=3)
     assert made.learn(rows(0), Sgd()).rows["error"].shape == (32,)
     assert made.parameters == 3 * 8 + 8 + 8 * 12 + 12

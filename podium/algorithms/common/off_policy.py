@@ -35,7 +35,7 @@ class ReplayConfig(RunConfig):
     """Settings of what is kept of the past, and how it is learned from."""
 
     optimizer: OptimizerName = optimizer("sync_replay")
-    eval_every: int | None = setting(5000, "between evaluations on separate, uncounted envs", unit="env steps", low=1)
+    eval_every: int | None = setting(2000, "between evaluations on separate, uncounted envs", unit="env steps", low=1)
     buffer: int = setting(50_000, "transitions that are kept", low=1)
     buffer_memory: float | None = setting(None, "keep fewer where they would take more than this", unit="GiB", above=0)
     batch: int = setting(64, "transitions in a minibatch", low=1)
