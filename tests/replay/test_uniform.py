@@ -224,9 +224,9 @@ def test_what_is_not_like_the_rows_before_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
 @pytest.mark.parametrize("stack", [1, 3])
-@pytest.mark.parametrize("linked", [False, True])
-def test_its_state_goes_on_bit_for_bit(kind: Any, stack: int, linked: bool) -> None:
-    world = World(3, np.random.default_rng(3), stack)
+@pytest.mark.parametrize(("linked", "seed"), [(False, 3), (True, 3), (False, 4), (False, 5), (False, 6)])
+def test_its_state_goes_on_bit_for_bit(kind: Any, stack: int, linked: bool, seed: int) -> None:
+    world = World(3, np.random.default_rng(seed), stack)
     how: dict[str, Any] = {"n_step": 2, "frames": {"obs": Frames(stack, 0)} if stack > 1 else {}}
     replay, other = kind(120, seed=1, **how), kind(120, seed=2, **how)
     known: dict[str, Any] = {}
@@ -273,3 +273,35 @@ def test_bytes_are_counted_before_and_after() -> None:
     replay.insert([batch])
     assert replay.nbytes < 1.1 * 2000 * 84 * 84
     assert replay.nbytes == pytest.approx(2000 * each, rel=0.05)
+
+
+def test_after_a_lost_fragment_stacks_that_miss_a_frame_are_not_drawn() -> None:
+    """Fragments of 5 rows, of which the second never came: the third's first two stacks reach back into it."""
+    world = World(1, np.random.default_rng(0), 3, end_chance=0.0)
+    replay = UniformReplay(40, frames={"obs": Frames(3, 0)})
+    replay.insert([world.fragment(5)])
+    world.fragment(5)
+    replay.insert([world.fragment(5)])
+    sampled = replay.sample(200, GAMMA)
+    assert replay.size == 8 and set(sampled.ids.tolist()) == {0, 1, 2, 3, 4, 7, 8, 9}
+    for i, row in enumerate(sampled.ids.tolist()):
+        played = world.rows[0][row if row < 5 else row + 5]
+        assert sampled.batch["obs"][0, i].tolist() == played.obs
+        assert sampled.batch["next/obs"][0, i].tolist() == played.next_obs
+        assert sampled.batch["return"][0, i] == played.reward
+
+
+def test_pieces_never_change_under_their_name() -> None:
+    """Also not when a stream breaks off right after a piece's last row."""
+    world = World(2, np.random.default_rng(0), end_chance=0.1)
+    replay = UniformReplay(2 * 47)
+    seen: dict[str, Any] = {}
+    for i in range(120):
+        if i % 3 == 2:
+            world.restart()
+        replay.insert([world.fragment(1)])
+        for name, piece in replay.get_state()[1].items():
+            known = seen.setdefault(name, copied(piece))
+            for flag, column in piece["flags"].items():
+                np.testing.assert_array_equal(column, known["flags"][flag], name)
+    assert len(seen) == 120 // 3 - 1
