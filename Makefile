@@ -37,6 +37,7 @@ lint: install
 
 verify: install
 	$(BIN)/podium verify
+	$(BIN)/python -m tests.ray_node_loss
 
 verify-quick: install
 	$(BIN)/podium verify --quick

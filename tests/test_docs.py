@@ -19,6 +19,7 @@ import pytest
 
 from podium import algorithms, api, cli, runs
 from podium.algorithms.common.base import OPTIMIZERS
+from podium.bench.command import BENCHMARKS
 from podium.core.config import flag
 from podium.core.errors import UsageError
 from podium.envs.toys import TOYS
@@ -208,16 +209,16 @@ def test_every_flag_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
         "serve x",
         "plot x",
         "list",
-        "bench sampling",
-        "bench learning",
-        "bench rpc",
+        *(f"bench {name}" for name in BENCHMARKS),
         "verify",
     ]
     for line in lines:
+        Stopping.seen = set()
         try:
             cli._dispatch(line.split())
         except Parsed:
             pass
+        assert Stopping.seen, line
         assert {option for option in Stopping.seen if option.startswith("--")} <= documented, line
 
 

@@ -405,8 +405,9 @@ def _start(num_cpus: int | None, groups: Groups) -> None:
 def _attach(address: str) -> None:
     """Join a running cluster; the code of the current folder goes along."""
     check_listening(address)
+    far = ray_constants.ENABLE_RAY_CLUSTER and not _here_alone(address)
     try:
-        with _quietly():
+        with _quietly(), _changed(vars(ray_constants), ENABLE_RAY_CLUSTER=far):
             ray.init(
                 address=address,
                 log_to_driver=False,
@@ -415,6 +416,18 @@ def _attach(address: str) -> None:
             )
     except (ConnectionError, ray.exceptions.RaySystemError) as error:
         raise UsageError(f"--address {address}: {str(error).splitlines()[0]}") from None
+
+
+def _here_alone(address: str) -> bool:
+    """Whether it is of a cluster that listens on loopback alone: Ray would look for it at this machine's other address."""
+    host, _, port = address.rpartition(":")
+    if host not in (LOOPBACK, "localhost"):
+        return False
+    try:
+        check_listening(f"{services.get_node_ip_address()}:{port}")
+    except UsageError:
+        return True
+    return False
 
 
 @contextlib.contextmanager
