@@ -304,5 +304,5 @@ def _policy_state(folder: str | os.PathLike[str], checkpoint_name: str) -> tuple
         raise UsageError(
             f"{opened.path} has no checkpoint {checkpoint_name!r}; there are: {', '.join(known) or 'none yet'}"
         )
-    parts, info = checkpoint.load(path)
+    parts, info = checkpoint.load(path, only=("policy",))
     return parts["policy"], info

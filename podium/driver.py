@@ -21,7 +21,7 @@ from podium.envs.make import EnvSpec, describe, held, spaces_of, traits_of
 from podium.evaluation.sample import Report
 from podium.optimizers import meter
 from podium.planning.outside import check_outside
-from podium.planning.plan import check_at_once, check_on_engine, check_sample
+from podium.planning.plan import check_at_once, check_memory, check_on_engine
 from podium.run.callbacks import Callback
 from podium.run.folder import RunFolder
 from podium.run.progress import Progress
@@ -89,7 +89,7 @@ class Run:
             check(env, config.seed)
             traits = traits_of(env)
             self.spaces, self._frames_per_step = traits[:2], traits.frames_per_step
-            check_sample(algorithm, env, config, self.spaces)
+            check_memory(algorithm, env, config, self.spaces)
             inner = replace(env, rescale_actions=False)
             self._env_actions = spaces_of(inner)[1] if env.rescale_actions else self.spaces[1]
             self._signals = made.enter_context(Signals())
@@ -176,7 +176,7 @@ class Run:
         """Save the state of a moment ago in the place of one that an iteration left half changed."""
         if before["counters"]["env_steps"] > self._saved_at:
             self.counters.set_state(before["counters"])
-            self._write(before)
+            self._write(before, replay_exact=False)
 
     def _iteration(self, began: float) -> tuple[dict[str, Any], str | None]:
         counters = self.counters
@@ -260,13 +260,17 @@ class Run:
         for callback in self.callbacks:
             callback.on_checkpoint(self, path)
 
-    def _write(self, snapshot: Mapping[str, Any]) -> Path:
-        """The checkpoint of a snapshot; `best` first, so that a kill in between leaves a best that the run will remake."""
+    def _write(self, snapshot: Mapping[str, Any], replay_exact: bool = True) -> Path:
+        """The checkpoint of a snapshot; `best` first, so that a kill in between leaves a best that the run will remake.
+        A replay is not part of snapshots, which are kept in memory: it is written as it is now, and of its pieces only
+        those that the latest checkpoint does not have."""
         folder, counters = self.folder.checkpoints, snapshot["counters"]
+        replay, linked = self._replay_parts()
         info = {
             "algo": self.algorithm.name,
             "env_steps": counters["env_steps"],
-            "exact": all(state is not None and state["exact"] for state in snapshot["optimizer"]["evaluators"]),
+            "exact": all(state is not None and state["exact"] for state in snapshot["optimizer"]["evaluators"])
+            and (replay_exact or not replay),
             "observation_space": self.spaces[0].to_json(),
             "action_space": self.spaces[1].to_json(),
             "env_action_space": self._env_actions.to_json(),
@@ -277,12 +281,22 @@ class Run:
         name = checkpoint.step_name(counters["env_steps"])
         learner, *others = snapshot["optimizer"]["evaluators"]
         beside = {**snapshot["optimizer"], "evaluators": [{**learner, "policy": None}, *others]}
-        parts = {"policy": learner["policy"], "optimizer": beside, "counters": counters}
-        checkpoint.save(folder / name, parts, info)
+        parts = {"policy": learner["policy"], "optimizer": beside, "counters": counters, **replay}
+        checkpoint.save(folder / name, parts, info, linked)
         checkpoint.link(folder, "latest", name)
         checkpoint.prune(folder, self.config.keep)
         self._saved_at = counters["env_steps"]
         return folder / name
+
+    def _replay_parts(self) -> tuple[dict[str, Any], dict[str, Path]]:
+        """The learner's replay as parts of a checkpoint, and those that are there already; nothing where it has none."""
+        latest = self.folder.checkpoints / "latest"
+        found = self.engine.get(self.optimizer.learner().call("get_replay", checkpoint.part_names(latest)))
+        if found is None:
+            return {}, {}
+        state, pieces = found
+        linked = {name: latest for name, piece in pieces.items() if piece is None}
+        return {"replay": state, **{name: piece for name, piece in pieces.items() if piece is not None}}, linked
 
     def restore(self) -> bool:
         """Go back to the latest checkpoint, and the run's files with it; False if there is none yet."""
@@ -294,6 +308,9 @@ class Run:
         self.counters.resumed_from = self._saved_at = self.counters.env_steps
         parts["optimizer"]["evaluators"][0]["policy"] = parts["policy"]
         self.optimizer.set_state(parts["optimizer"])
+        if "replay" in parts:
+            pieces = {name: part for name, part in parts.items() if name.startswith("replay-")}
+            self.engine.get(self.optimizer.learner().call("set_replay", parts["replay"], pieces))
         if self.counters.best_return is not None:
             self._best = checkpoint.load(self.folder.checkpoints / "best")[0]["policy"]
         self.folder.cut_metrics(self.counters.env_steps)

@@ -44,6 +44,10 @@ CASES: dict[str, list[str]] = {
         "devices": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --workers 2 --optimizer multi_device",
         "central": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --workers 2 --inference central --memory gru",
         "shards": "a2c CartPole-v1 --steps 8000 --workers 2 --optimizer parameter_server --synchronous --shards 3",
+        "replay": "dqn CartPole-v1 --steps 5000 --buffer 1500 --learning-starts 200 --train-every 8 --eval-every 2000 "
+        "--eval-episodes 2 --prioritized --n-step 3 --noisy --normalize-obs",
+        "replay workers": "dqn CartPole-v1 --steps 5000 --buffer 3000 --learning-starts 200 --train-every 8 --workers 2 "
+        "--fragment 4 --envs 3 --frame-stack 3 --double",
         "stacked": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --frame-stack 2",
     }.items()
 }

@@ -19,7 +19,10 @@ PODIUM = ROOT / "podium"
 HEAVY = {"ray", "torch", "gymnasium"}
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"}
 MAY_PICKLE = ("engine/", "envs/processes.py")
-MAY_LOAD_MUCH = {"engine/ray.py", *(f"policies/{name}.py" for name in ("adam", "distributions", "networks", "torch"))}
+MAY_LOAD_MUCH = {
+    "engine/ray.py",
+    *(f"policies/{name}.py" for name in ("adam", "distributions", "networks", "q", "q_networks", "torch", "values")),
+}
 REGISTRY = re.compile(r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|anaconda\.org")
 MACHINE_PATH = re.compile(r"(?<![\w.}~/-])/(?:work|home|root|opt|mnt|Users)/\w|file:/{3}")
 

@@ -539,7 +539,7 @@ INSIDE = {
     "cores": {"reserved", "busy"},
     "gpus": {"reserved", "used"},
     "memory": {
-        "holders", "parameters_bytes", "optimizer_bytes", "sample_bytes", "samples_bytes", "queue_bytes",
+        "holders", "parameters_bytes", "optimizer_bytes", "sample_bytes", "samples_bytes", "queue_bytes", "replay_bytes",
         "processes_bytes", "total_bytes", "reserved_bytes",
     },
     "transport": {

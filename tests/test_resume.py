@@ -98,7 +98,7 @@ def test_a_run_left_at_a_random_moment_goes_on_bit_equal(case: str, whole_runs: 
     assert differences(whole, left) == []
 
 
-@pytest.mark.parametrize(("case", "kills"), [("vector", 2), ("processes", 1)])
+@pytest.mark.parametrize(("case", "kills"), [("vector", 2), ("processes", 1), ("replay", 1)])
 def test_a_killed_run_goes_on_bit_equal(case: str, kills: int, whole_runs: dict[str, Path], tmp_path: Path) -> None:
     killed = kill_and_resume(case, tmp_path / "run", SEED, random.Random(f"kill {case}"), kills)
     assert len(killed) == kills

@@ -18,6 +18,7 @@ HELP = """podium bench NAME [--rounds N] [--seconds S] [--out FILE.json] [--json
   shards     what a parameter server moves, against its shards; --shards 1,2,4,8
   central    env steps per second of workers on Ray that ask one server, with a CNN; --workers N --envs N --threads N
   rpc        what asking a policy for actions costs, over every transport; podium bench rpc --help
+  replay     transitions of stacked frames per second into a replay and out of it; --capacity N
 
 Each measures Podium and what it is held against (the bare loop without it, where it is installed Stable-Baselines3, a
 straight line, a plain copy) in alternation. It prints a table, writes the report as JSON and draws it beside."""
@@ -138,6 +139,24 @@ def _central(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
     return 0
 
 
+def _replay(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
+    what = "Transitions of 84x84x4 bytes per second into a prioritized replay, and out of it 256 at a time."
+    parser = _parser("replay", what, parser_class, rounds=5)
+    default = 100_000
+    help = f"transitions in each replay; {default}, which takes sb3 5.3 GiB; a million takes podium 6.6 GiB"
+    parser.add_argument("--capacity", type=_count, default=default, metavar="N", help=help)
+    parser.add_argument("--alone", action="store_true", help="without sb3, whose buffer takes eight times the memory")
+    own = parser.parse_args(words[1:])
+    from podium.bench import replay
+    from podium.bench.report import Report, check_out, publish
+
+    check_out(own.out)
+    report = Report("bench-replay", words)
+    replay.run(report, own.capacity, own.alone, own.rounds, own.seconds)
+    publish(report, own.out, own.json)
+    return 0
+
+
 def _rpc(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
     from podium.bench.rpc.command import main as rpc
 
@@ -192,4 +211,5 @@ BENCHMARKS: dict[str, Callable[[Words, type[argparse.ArgumentParser]], int]] = {
     "shards": _shards,
     "central": _central,
     "rpc": _rpc,
+    "replay": _replay,
 }

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,14 @@ STEP_NAME = re.compile(r"step-(\d{12,})")
 TEMPORARY = re.compile(r"\.tmp-.+-(\d+)")
 
 
-def save(folder: Path, parts: Mapping[str, Tree], info: Mapping[str, Any]) -> None:
-    """Write a checkpoint; an older one under the same name is replaced.
+def save(folder: Path, parts: Mapping[str, Tree], info: Mapping[str, Any], linked: Mapping[str, Path] = {}) -> None:
+    """Write a checkpoint; an older one under the same name is replaced. Parts that are `linked` are those of the same
+    name in another checkpoint, whose files then belong to both.
 
     A part is a tree of dicts with text keys, lists, tuples (which come back as lists), numpy arrays and plain values; a
     numpy scalar comes back as an array without dimensions. `info` is plain values, kept readable in the manifest.
     """
-    for name in parts:
+    for name in (*parts, *linked):
         if not PART_NAME.fullmatch(name) or f"{name}.json" == MANIFEST:
             raise ValueError(f"part {name!r} needs a name of letters, digits, '-' and '_', other than 'manifest'")
     encoded = {name: _encode_part(name, tree) for name, tree in parts.items()}
@@ -68,6 +69,7 @@ def save(folder: Path, parts: Mapping[str, Tree], info: Mapping[str, Any]) -> No
     beside.mkdir()
     try:
         sums = {name: _write_part(beside, name, *part) for name, part in encoded.items()}
+        sums |= {name: _link_part(beside, name, source) for name, source in linked.items()}
         body = {"schema": SCHEMA, "info": readable, "parts": sums}
         _write(beside / MANIFEST, json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False).encode())
         _sync(beside)
@@ -77,12 +79,18 @@ def save(folder: Path, parts: Mapping[str, Tree], info: Mapping[str, Any]) -> No
         raise
 
 
-def load(folder: Path) -> tuple[dict[str, Tree], dict[str, Any]]:
-    """The parts and the info of a checkpoint, after every checksum was found right."""
+def load(folder: Path, only: Collection[str] | None = None) -> tuple[dict[str, Tree], dict[str, Any]]:
+    """The parts (or only some of them) and the info of a checkpoint, after their checksums were found right."""
     place = _find(folder)
     manifest = _read_manifest(place)
-    parts = {name: _read_part(place, name, sums) for name, sums in manifest["parts"].items()}
+    wanted = {name: sums for name, sums in manifest["parts"].items() if only is None or name in only}
+    parts = {name: _read_part(place, name, sums) for name, sums in wanted.items()}
     return parts, _decoded(place, MANIFEST, manifest["info"], {})
+
+
+def part_names(folder: Path) -> list[str]:
+    """The names of a checkpoint's parts; none where there is no checkpoint."""
+    return list(_read_manifest(_find(folder))["parts"]) if os.path.lexists(folder) else []
 
 
 def link(directory: Path, name: str, target: str) -> None:
@@ -196,6 +204,20 @@ def _write_part(beside: Path, name: str, structure: bytes, arrays: dict[str, np.
         save_file(arrays, files["safetensors"])
         _sync(files["safetensors"])
     return {suffix: _checksum(path) for suffix, path in files.items()}
+
+
+def _link_part(beside: Path, name: str, source: Path) -> dict[str, str]:
+    """Take a part of another checkpoint over, with the checksums that are written there."""
+    place = _find(source)
+    sums = _read_manifest(place)["parts"][name]
+    for suffix in sums:
+        theirs, mine = place / f"{name}.{suffix}", beside / f"{name}.{suffix}"
+        try:
+            os.link(theirs, mine)
+        except OSError:  # a file system without links
+            shutil.copy2(theirs, mine)
+            _sync(mine)
+    return sums
 
 
 def _read_part(place: Path, name: str, sums: dict[str, str]) -> Tree:

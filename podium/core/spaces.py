@@ -163,6 +163,34 @@ Leaf = Box | Discrete | MultiDiscrete | MultiBinary
 Space = Leaf | Dict | Tuple
 
 
+@dataclass(frozen=True)
+class Frames:
+    """An observation that is made of several frames in a row: `count` equal parts along `axis`, the oldest first."""
+
+    count: int
+    axis: int
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """The shape of one frame of an observation of this shape."""
+        sizes = list(whole)
+        sizes[self.axis] //= self.count
+        return tuple(sizes)
+
+    def newest(self, columns: np.ndarray, lead: int) -> np.ndarray:
+        """The last frame of observations that have `lead` axes before their own."""
+        axis = lead + self.axis
+        size = columns.shape[axis] // self.count
+        return columns[(slice(None),) * axis + (slice(-size, None),)]
+
+    def joined(self, frames: np.ndarray, lead: int) -> np.ndarray:
+        """`[..., count, *frame]` as observations; where they join along their first axis, nothing is copied."""
+        shape = list(frames.shape[lead + 1 :])
+        shape[self.axis] *= self.count
+        if self.axis:
+            frames = np.moveaxis(frames, lead, lead + self.axis)
+        return frames.reshape(*frames.shape[:lead], *shape)
+
+
 def children(space: Dict | Tuple) -> Iterator[tuple[Any, Space]]:
     """The keys and spaces directly inside."""
     yield from space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from podium.core.errors import UsageError
-from podium.core.spaces import Leaf, Space
+from podium.core.spaces import Frames, Leaf, Space
 from podium.envs.base import VectorEnv
 
 
@@ -89,6 +89,17 @@ def traits_of(spec: EnvSpec) -> Traits:
 def spaces_of(spec: EnvSpec) -> tuple[Space, Leaf]:
     """What the env observes and how it acts, after its wrappers."""
     return traits_of(spec)[:2]
+
+
+def frames_of(spec: EnvSpec) -> dict[str, Frames]:
+    """Which observations are stacks of frames, by their paths."""
+    if spec.frame_stack == 1:
+        return {}
+    env = make(replace(spec, processes=0), 1)
+    try:
+        return getattr(env, "frames", {})
+    finally:
+        env.close()
 
 
 def _bare(spec: EnvSpec, n: int) -> VectorEnv:

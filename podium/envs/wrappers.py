@@ -105,6 +105,7 @@ class FrameStack(Wrapper):
         self._k = k
         self._leaves = spaces.leaves(env.observation_space, "obs")
         self.observation_space = _stacked_space(env.observation_space, k)
+        self.frames = {path: spaces.Frames(k, 2 if _channels_last(leaf) else 0) for path, leaf in self._leaves.items()}
         self._frames = {p: np.zeros((self.n, k, *leaf.shape), leaf.dtype) for p, leaf in self._leaves.items()}
         self._over = np.zeros(self.n, bool)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -232,6 +232,10 @@ class Evaluator:
                 self._collector = None
             else:
                 self._collecting().set_state(state["env"])
+
+    def get_replay(self, known: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The replay's state and its pieces but for those that are known; this one has none."""
+        return None
 
     def processes(self) -> list[dict[str, Any]]:
         """The processes that its envs run in, where they have any of their own."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from podium.evaluation.sample import WORK, Report
 
 STAGES = ("env", "inference", "learning", "transport", "waiting")
+LEARNER = ("learn", "concat", "load", "insert", "draw")
+"""The stages of a learner's own time."""
 
 
 def shares(report: Report, seconds: float, apart: bool = True) -> dict[str, float]:
@@ -22,7 +24,7 @@ def shares(report: Report, seconds: float, apart: bool = True) -> dict[str, floa
     env = timers.get("env", 0.0) / samplers
     acting = (timers.get("inference", 0.0) + timers.get("postprocess", 0.0)) / samplers
     gradients = timers.get("gradients", 0.0) / samplers
-    learner = (timers.get("learn", 0.0) + timers.get("concat", 0.0) + timers.get("load", 0.0)) / learners
+    learner = sum(timers.get(name, 0.0) for name in LEARNER) / learners
     learning = learner + gradients
     beyond = 0.0
     if "sampling" in timers and not overlapping:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from podium.algorithms.common.base import RunConfig
+from podium.algorithms.common.off_policy import ReplayConfig
 from podium.algorithms.common.on_policy import sgd
 from podium.engine.plan import Machine
 from podium.planning.layout import RAY, learners, ordered, players, roles, servers, shards, workers
@@ -121,7 +122,9 @@ def _learning(config: RunConfig, measured: Measured) -> float:
 
 
 def _passes(config: RunConfig, measured: Measured, count: int) -> float:
-    """Seconds to go over the rows of `count` fragments."""
+    """Seconds to go over the rows of `count` fragments, or over the minibatches that are due after them."""
+    if isinstance(config, ReplayConfig):
+        return measured.learn_row_s * config.batch * count * config.envs * config.fragment / config.train_every
     epochs = 1 if config.optimizer in GRADIENT_OPTIMIZERS else sgd(config, 0.0, 0).epochs
     return measured.learn_row_s * count * config.envs * config.fragment * epochs
 
@@ -221,6 +224,7 @@ class Memory:
     queue: int
     processes: int
     total: int
+    replay: int = 0
 
 
 def memory(config: RunConfig, measured: Measured) -> Memory:
@@ -237,15 +241,17 @@ def memory(config: RunConfig, measured: Measured) -> Memory:
             processes += role.count * (measured.process_bytes + RAY_PROCESS_BYTES)
         elif role.role.endswith("env"):
             processes += role.count * ENV_PROCESS_BYTES
-    total = processes + holders * state + samples + queue
-    return Memory(4 * measured.parameters, measured.optimizer_bytes, holders, sample, samples, queue, processes, total)
+    replay = measured.replay_bytes
+    total = processes + holders * state + samples + queue + replay
+    own = 4 * measured.parameters, measured.optimizer_bytes
+    return Memory(*own, holders, sample, samples, queue, processes, total, replay)
 
 
 def checkpoint_bytes(config: RunConfig, measured: Measured) -> int:
     """About what a checkpoint takes on disk: the state of everyone whose state goes into it, but for the envs'."""
     state = 4 * measured.parameters + measured.optimizer_bytes
     others = (servers(config) or workers(config)) - (config.optimizer == "allreduce") if ordered(config) else 0
-    return state * (1 + others + (1 if shards(config) else 0))
+    return state * (1 + others + (1 if shards(config) else 0)) + measured.replay_bytes
 
 
 def busy_cores(config: RunConfig, measured: Measured, machine: Machine) -> float:

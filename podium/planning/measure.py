@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from podium.algorithms.common.base import Algorithm, RunConfig
+from podium.algorithms.common.off_policy import ReplayConfig
 from podium.algorithms.common.on_policy import sgd
 from podium.core.batch import Batch, concat
 from podium.core.spaces import Columns, Leaf, Space
@@ -21,7 +22,9 @@ from podium.envs.base import MASK, VectorEnv
 from podium.envs.make import EnvSpec, describe, make, wrapped
 from podium.evaluation.evaluator import Evaluator
 from podium.evaluation.sample import ONLY
+from podium.planning.replay import replay_bytes
 from podium.policies.base import Policy, Sgd
+from podium.replay.uniform import UniformReplay
 
 RESET_S = 0.3
 PLAY_S = 0.5
@@ -54,6 +57,7 @@ class Measured:
     edge_bytes: int  # of a sample, for one env's ends
     asked_bytes: int  # of a question to a server and its answer, for one env's step
     process_bytes: int  # a process with one evaluator in it
+    replay_bytes: int = 0  # a full replay
 
     @property
     def busy(self) -> float:
@@ -71,7 +75,8 @@ def measure(algorithm: Algorithm, spec: EnvSpec, config: RunConfig, spaces: tupl
     batch, seconds = played.batch, played.stages
     steps, processes = batch.length, max(config.env_processes, 1)
     act_s = seconds["inference"] / steps
-    learn_row_s = _learn(policy, batch, config)
+    learned = _drawn(batch, config) if isinstance(config, ReplayConfig) else batch
+    learn_row_s = _learn(policy, learned, config)
     optimizer = policy.get_state(full=True).get("optimizer", {})
     return Measured(
         env_s=seconds["env"] / steps * scale / processes,
@@ -89,6 +94,7 @@ def measure(algorithm: Algorithm, spec: EnvSpec, config: RunConfig, spaces: tupl
         edge_bytes=(nbytes(batch.first) + nbytes(batch.last)) // batch.width,
         asked_bytes=_asked_bytes(batch),
         process_bytes=resident_bytes(),
+        replay_bytes=replay_bytes(config, spec, spaces),
     )
 
 
@@ -97,6 +103,15 @@ def _asked_bytes(batch: Batch) -> int:
     told = ("action", "logp", "value", MASK)
     shown = {name: column for name, column in batch.cols.items() if name in told or name in batch.group("obs")}
     return nbytes(shown) // (batch.length * batch.width) + 2 * nbytes(batch.first) // batch.width
+
+
+def _drawn(batch: Batch, config: ReplayConfig) -> Batch:
+    """A minibatch as a replay of these rows gives it."""
+    replay = UniformReplay(2 * batch.length * batch.width)
+    batches: list[Batch | None] = [batch]
+    for _ in range(2):  # a row is drawn once what follows it is there
+        replay.insert(batches)
+    return replay.sample(config.batch, 0.99).batch
 
 
 def _some_envs(spec: EnvSpec, n: int) -> tuple[VectorEnv, float]:
@@ -172,6 +187,8 @@ def _learn(policy: Policy, batch: Batch, config: RunConfig) -> float:
     """Seconds for a pass over one row: of ever more rows, up to those of a fragment, then the quickest of some passes."""
     how = replace(sgd(config, 0.0, 0), epochs=1, stop_above=None)
     rows, full = batch.slice(times=slice(0, 1)), config.envs * config.fragment
+    if isinstance(config, ReplayConfig):
+        full = config.batch
     policy.learn(rows, how)
     until, best = perf_counter() + LEARN_S, _learn_once(policy, rows, how)
     while perf_counter() + best < until:

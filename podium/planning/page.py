@@ -72,12 +72,13 @@ def _processes(roles: list[Mapping[str, Any]]) -> str:
 def _memory(memory: Mapping[str, Any], engine: str) -> list[str]:
     parameters, optimizer = size(memory["parameters_bytes"]), size(memory["optimizer_bytes"])
     queue = f", its queue {size(memory['queue_bytes'])}" if memory["queue_bytes"] else ""
+    replay = f", its replay {size(memory['replay_bytes'])} when full" if memory["replay_bytes"] else ""
     beside = ", without Ray's own" if engine == "ray" else ""
     reserved = f"; {size(memory['reserved_bytes'])} reserved" if memory["reserved_bytes"] else ""
     return [
         f"{size(memory['total_bytes'])} in all{beside}{reserved}",
         f"policy {parameters}, its optimizer {optimizer}: for each of {_several(memory['holders'], 'holder')}",
-        f"a sample {size(memory['sample_bytes'])}{queue}; processes {size(memory['processes_bytes'])}",
+        f"a sample {size(memory['sample_bytes'])}{queue}{replay}; processes {size(memory['processes_bytes'])}",
     ]
 
 

@@ -19,6 +19,7 @@ from podium.evaluation.sample import ONLY
 from podium.planning import figures, layout, suggest
 from podium.planning.measure import Measured, measure, nbytes
 from podium.planning.outside import refuse_outside
+from podium.planning.replay import check_replay
 
 EnvSpaces = tuple[Space, Leaf]
 
@@ -49,6 +50,12 @@ def check_on_engine(algorithm: Algorithm, spec: EnvSpec, config: RunConfig, spac
         for line in layout.warnings(config, machine):
             layout.warn(line)
     return config
+
+
+def check_memory(algorithm: Algorithm, spec: EnvSpec, config: RunConfig, spaces: EnvSpaces) -> None:
+    """Refuse what is known not to fit into memory, before an engine is started."""
+    check_sample(algorithm, spec, config, spaces)
+    check_replay(config, spec, spaces, layout.this_machine())
 
 
 def check_sample(algorithm: Algorithm, spec: EnvSpec, config: RunConfig, spaces: EnvSpaces) -> None:
@@ -87,7 +94,7 @@ def plan(algorithm: Algorithm, spec: EnvSpec, config: RunConfig) -> dict[str, An
         check_listening(config.address)
     check(spec, config.seed)
     spaces = spaces_of(spec)
-    check_sample(algorithm, spec, config, spaces)
+    check_memory(algorithm, spec, config, spaces)
     if layout.on_other_cluster(config):
         with closing(start(config.engine, config.address)):
             machine = layout.machine_of(config)

@@ -79,8 +79,8 @@ class Loaded:
         self.batch = batch
         self.recurrent = recurrent
         self._device = device
-        self.columns = {name: _tensor(column).to(device) for name, column in batch.cols.items()}
-        self.first = {name: _tensor(column).to(device) for name, column in batch.first.items()}
+        self.columns = {name: tensor(column).to(device) for name, column in batch.cols.items()}
+        self.first = {name: tensor(column).to(device) for name, column in batch.first.items()}
         self._rows = batch.rows()
         flat = {name: column.flatten(0, 1) for name, column in self.columns.items()}
         whole = len(self._rows) == batch.length * batch.width
@@ -90,7 +90,7 @@ class Loaded:
     def add(self, columns: Mapping[str, np.ndarray]) -> None:
         """Put further columns beside those of the batch, or others in their place."""
         for name, column in columns.items():
-            self.columns[name] = _tensor(column).to(self._device)
+            self.columns[name] = tensor(column).to(self._device)
             self._flat[name] = self.columns[name].flatten(0, 1)
 
     def minibatches(
@@ -113,7 +113,7 @@ class Loaded:
             yield (self._all if len(parts) == 1 else Minibatch(self._all, _row_gather(rows), len(rows))), None
 
 
-def _tensor(array: np.ndarray) -> Tensor:
+def tensor(array: np.ndarray) -> Tensor:
     """A tensor on the array's memory, or on a copy of one that may not be written to, as those are that come from
     another process."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
@@ -148,7 +148,7 @@ class TorchPolicy:
         observation_space: Space,
         action_space: Leaf,
         *,
-        loss: Loss,
+        loss: Callable[..., Any],
         postprocess: Postprocess,
         targets: Targets | None = None,
         model: Any = None,
@@ -166,7 +166,7 @@ class TorchPolicy:
             self.model = self._build_model(model)
         self.model.float().to(self.device).eval()
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self._flat = _flatten(self._parameters)
+        self._flat = flatten(self._parameters)
         self.parameters = len(self._flat)
         self._optimizer = Adam(self._flat, eps=getattr(config, "adam_eps", 1e-8))
         self._moments = {path: RunningMoments(leaf.shape) for path, leaf in self._filtered_leaves().items()}
@@ -193,7 +193,7 @@ class TorchPolicy:
     @torch.inference_mode()
     def act(self, obs: Columns, state: Columns, mask: np.ndarray | None = None, explore: bool = True) -> Acted:
         params, value, after = self._forward_rows(obs, state)
-        legal = _tensor(mask).to(self.device) if mask is not None else None
+        legal = tensor(mask).to(self.device) if mask is not None else None
         if explore:
             action, logp = self.family.sample(params, legal, self._rng)
         else:
@@ -206,10 +206,10 @@ class TorchPolicy:
         return self._forward_rows(obs, state)[1].cpu().numpy()
 
     def _forward_rows(self, obs: Columns, state: Columns) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        x = {path: self._filtered(path, _tensor(column).to(self.device)) for path, column in obs.items()}
+        x = {path: self._filtered(path, tensor(column).to(self.device)) for path, column in obs.items()}
         if not self.model.recurrent:
             return self.model.forward(x)
-        before = {name: _tensor(part).to(self.device) for name, part in state.items()}
+        before = {name: tensor(part).to(self.device) for name, part in state.items()}
         begun = torch.zeros(1, len(next(iter(state.values()))), dtype=torch.bool, device=self.device)
         params, value, after = self.model({path: column[None] for path, column in x.items()}, before, begun)
         return params[0], value[0], after
@@ -254,9 +254,7 @@ class TorchPolicy:
                 if agreed(figures, reduce) > sgd.stop_above[1]:
                     break
         self.model.eval()
-        for path, moments in self._moments.items():
-            moments.update(loaded.batch[path][loaded.batch["valid"]], reduce)
-        self._set_filter()
+        self._see(loaded.batch, reduce)
         self.version += 1
         self.progress = sgd.progress
         last_pass = {name: _mean(reports, name) for name in reports[0]} if reports else {}
@@ -274,7 +272,7 @@ class TorchPolicy:
         return gradient.cpu().numpy(), {name: _mean([report], name) for name in report}
 
     def apply(self, flat: np.ndarray, sgd: Sgd) -> None:
-        self._step(_tensor(flat).to(self.device), self.config.at(sgd.progress), {})
+        self._step(tensor(flat).to(self.device), self.config.at(sgd.progress), {})
         self.version += 1
         self.progress = sgd.progress
 
@@ -310,8 +308,11 @@ class TorchPolicy:
         of_actions = (params, minibatch["action"], minibatch["mask"] if "mask" in minibatch else None)
         logp, entropy = self.family.log_prob(*of_actions), partial(self.family.entropy, *of_actions)
         loss, report = self._loss(Out(params, value, logp, entropy), minibatch, now)
+        return self._flat_gradient(loss), {"loss": loss, **report}
+
+    def _flat_gradient(self, loss: Tensor) -> Tensor:
         parts = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
-        return torch.cat([part.reshape(-1) for part in parts]), {"loss": loss, **report}
+        return torch.cat([part.reshape(-1) for part in parts])
 
     def _note_norm(self, gradient: Tensor, report: Report) -> float:
         """The gradient's length, noted in the report; one that is not finite ends the training, by what else is not."""
@@ -367,6 +368,12 @@ class TorchPolicy:
             self._moments[path].merge(*moments)
         self._set_filter()
 
+    def _see(self, batch: Batch, reduce: Reduce | None) -> None:
+        """Show the rows that were learned on to the filter, and those of all who learn together."""
+        for path, moments in self._moments.items():
+            moments.update(batch[path][batch["valid"]], reduce)
+        self._set_filter()
+
     def _set_filter(self) -> None:
         for path, moments in self._moments.items():
             mean, scale = moments.mean, moments.scale()
@@ -386,7 +393,7 @@ class TorchPolicy:
         return Weights(torch.cat(parts).cpu().numpy(), self.version, self.progress)
 
     def set_weights(self, weights: Weights) -> None:
-        flat = _tensor(weights.flat)
+        flat = tensor(weights.flat)
         with torch.no_grad():
             self._flat.copy_(flat[: len(self._flat)])
             at = len(self._flat)
@@ -415,7 +422,7 @@ class TorchPolicy:
             if given is None or tuple(given.shape) != tuple(part.shape):
                 shape = "nothing" if given is None else list(given.shape)
                 raise UsageError(f"the checkpoint's model has {shape} for {name!r}, this one {list(part.shape)}")
-            part.copy_(_tensor(given))
+            part.copy_(tensor(given))
         for path, moments in self._moments.items():
             moments.set_state(state["filter"][path])
         self._set_filter()
@@ -431,7 +438,7 @@ def _mean(reports: list[Report], name: str) -> float:
     return sum(float(term() if callable(term) else term) for term in terms) / len(reports)
 
 
-def _flatten(parameters: list[nn.Parameter]) -> Tensor:
+def flatten(parameters: list[nn.Parameter]) -> Tensor:
     """One vector that holds the parameters, each of which becomes a view of its part."""
     flat = torch.cat([p.detach().reshape(-1) for p in parameters])
     at = 0

@@ -21,6 +21,7 @@ TITLES = {
     "bench-scaling": "Scaling over workers",
     "bench-shards": "Parameter server",
     "bench-central": "Central inference",
+    "bench-replay": "Replay",
 }
 KEYS = ("case", "contender", "unit", "median")
 BAR_INCHES, CASE_INCHES, TITLE_INCHES = 0.36, 0.85, 0.6

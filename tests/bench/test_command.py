@@ -108,7 +108,7 @@ def test_without_stable_baselines3_its_target_is_not_measured(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "known: sampling, learning, controller, scaling, shards"),
+        ([], "known: sampling, learning, controller, scaling, shards, central, rpc, replay"),
         (["sampel"], "did you mean 'sampling'?"),
         (["sampling", "--envs", "8"], "goes with --env"),
         (["sampling", "--env", "CartPol-v1"], "did you mean 'CartPole-v1'?"),
@@ -118,11 +118,22 @@ def test_without_stable_baselines3_its_target_is_not_measured(
         (["learning", "--seconds", "0"], "number of seconds above 0"),
         (["learning", "--round", "3"], "did you mean '--rounds'?"),
         (["learning", "--out", "report.txt"], "ends in .json"),
+        (["replay", "--capacity", "100000000"], "63,504 bytes each, and there are"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert expected in failing_line(["bench", *words], capsys)
     assert not list(Path().glob("*.json"))
+
+
+def test_replay_measures_both_ways_and_says_what_memory_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "replay", *QUICK, "--capacity", "2000", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert contenders(report, "insert") == contenders(report, "sample") == ["podium", "sb3"]
+    assert [(t["what"], t["target"]) for t in report["targets"]] == [("podium / sb3", 5.0)] * 2
+    assert any(note.startswith("memory: ") for note in report["notes"])
+    assert main(["bench", "replay", *QUICK, "--capacity", "600", "--alone"]) == 0
+    assert "not measured" in capsys.readouterr().out
 
 
 def test_help_names_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:

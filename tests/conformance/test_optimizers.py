@@ -23,6 +23,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "allreduce, above 64 KiB": ("a2c", {"hidden": (256, 128)}),
     "multi_device": ("ppo", {"minibatch": 32, "epochs": 2}),
     "parameter_server": ("a2c", {"synchronous": True, "shards": 2, "normalize_obs": True}),
+    "sync_replay": ("dqn", {"learning_starts": 0, "train_every": 16, "prioritized": True, "n_step": 2, "batch": 32}),
 }
 
 

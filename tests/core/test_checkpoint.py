@@ -183,3 +183,30 @@ def test_step_names_sort_as_steps_do() -> None:
 def test_importing_does_not_load_safetensors() -> None:
     code = "import sys, podium.core.checkpoint; sys.exit('safetensors' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_linked_part_is_another_checkpoints_and_stays_when_that_one_goes(tmp_path: Path) -> None:
+    piece = {"rows": np.arange(1000), "first": 3}
+    checkpoint.save(tmp_path / checkpoint.step_name(1), {**PARTS, "piece": piece}, {})
+    checkpoint.link(tmp_path, "latest", checkpoint.step_name(1))
+    assert checkpoint.part_names(tmp_path / "latest") == [*PARTS, "piece"]
+    second = tmp_path / checkpoint.step_name(2)
+    checkpoint.save(second, {"learner": PARTS["learner"]}, {"n": 2}, {"piece": tmp_path / "latest"})
+    mine, theirs = (folder / "piece.safetensors" for folder in (second, tmp_path / checkpoint.step_name(1)))
+    assert mine.stat().st_ino == theirs.stat().st_ino and mine.stat().st_nlink == 2
+    checkpoint.link(tmp_path, "latest", second.name)
+    checkpoint.prune(tmp_path, 1)
+    parts, info = checkpoint.load(tmp_path / "latest")
+    assert same(parts, {"learner": PARTS["learner"], "piece": piece}) and info == {"n": 2}
+    assert list(checkpoint.load(second, only=("piece",))[0]) == ["piece"]
+    assert checkpoint.part_names(tmp_path / "none") == []
+
+
+def test_where_there_are_no_links_the_part_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError("no links here")
+
+    checkpoint.save(tmp_path / "one", PARTS, {})
+    monkeypatch.setattr(os, "link", refuse)
+    checkpoint.save(tmp_path / "two", {}, {}, dict.fromkeys(PARTS, tmp_path / "one"))
+    assert same(checkpoint.load(tmp_path / "two")[0], PARTS)

@@ -16,7 +16,7 @@ import pytest
 
 import podium
 from podium import algorithms
-from podium.algorithms.common.base import OPTIMIZERS, Setup
+from podium.algorithms.common.base import Setup
 from podium.algorithms.common.central import CentralPolicy, CentralServer
 from podium.algorithms.common.on_policy import advantages
 from podium.core.errors import ConfigError, WorkerDied
@@ -162,15 +162,22 @@ def test_weights_are_swapped_under_workers_that_play_on(ray: Engine) -> None:
 # --- what is refused ---
 
 
-@pytest.mark.parametrize(
-    "optimizer", [name for name in OPTIMIZERS if name not in ("sync_samples", "multi_device", "async_samples")]
-)
+@pytest.mark.parametrize("optimizer", ["allreduce", "async_gradients", "parameter_server"])
 def test_workers_that_learn_hold_their_policies(optimizer: str) -> None:
     with pytest.raises(ConfigError) as error:
         algorithms.get("a2c").configure(None, {"optimizer": optimizer, "workers": 2, "inference": "central"})
     assert str(error.value) == (
         f"--inference central does not fit --optimizer {optimizer}: its workers learn, and hold the policy for that; "
         "expected one of sync_samples, multi_device, async_samples"
+    )
+
+
+def test_envs_that_explore_by_shares_of_their_own_hold_their_policies() -> None:
+    with pytest.raises(ConfigError) as error:
+        algorithms.get("dqn").configure(None, {"workers": 2, "inference": "central"})
+    assert str(error.value) == (
+        "--inference central does not fit --optimizer sync_replay: each env of a worker explores by a share of its own, "
+        "which a server of all workers' rows can't tell; expected local"
     )
 
 

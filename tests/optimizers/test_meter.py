@@ -51,6 +51,13 @@ def test_members_that_play_and_learn_in_one_call() -> None:
     )
 
 
+def test_keeping_and_drawing_from_a_replay_is_learning() -> None:
+    """1 + 1.5 + 2 of 10 s; the controller waited 5 s for it."""
+    timers = {"env": 2.0, "sampling": 2.0, "insert": 1.0, "draw": 1.5, "learn": 2.0, "learning": 5.0}
+    found = shares(Report(timers=timers, samplers=1, learners=1, slowest_s=2.0), 10.0)
+    assert found["learning"] == pytest.approx(0.45) and found["transport"] == pytest.approx(0.05)
+
+
 def test_transport_is_named_where_it_takes_the_most() -> None:
     timers = {"env": 1.0, "learn": 1.0, "sampling": 5.0, "learning": 3.0}
     found = shares(Report(timers=timers, samplers=1, learners=1, slowest_s=1.0), 8.0)

@@ -26,6 +26,10 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "multi_device": {"workers": 2, "optimizer": "multi_device", "learners": 2},
     "parameter_server": {"workers": 2, "optimizer": "parameter_server", "synchronous": True, "shards": 3},
 }
+REPLAYED: dict[str, dict[str, Any]] = {
+    "sync_replay": {"workers": 2, "batch": 8, "learning_starts": 0, "train_every": 4},
+    "sync_replay alone": {"batch": 8, "learning_starts": 0, "train_every": 4, "prioritized": True},
+}
 ASYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
     "async_gradients": ("a3c", {}),
     "parameter_server": ("a2c", {"workers": 2, "optimizer": "parameter_server", "shards": 2}),
@@ -51,7 +55,7 @@ def flat(engine: LocalEngine, optimizer: Any) -> np.ndarray:
 
 
 def test_every_strategy_is_tested_here() -> None:
-    settings = [*SYNCHRONOUS.values(), *({"optimizer": name} for name in ASYNCHRONOUS)]
+    settings = [*SYNCHRONOUS.values(), *({"optimizer": name} for name in (*ASYNCHRONOUS, "sync_replay"))]
     assert {given.get("optimizer", "sync_samples") for given in settings} == set(OPTIMIZERS)
 
 
@@ -77,6 +81,41 @@ def test_synchronous_ones_count_the_data_and_go_on_from_their_state(
     other.sgd = optimizer.sgd  # the seed of the minibatches is the config's
     assert [other.step(0.5).env_steps for _ in range(3)] == went_on
     np.testing.assert_array_equal(flat(strict, other), flat(strict, optimizer))
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_one_with_a_replay_goes_on_from_its_state_and_that_of_its_replay(strict: LocalEngine, name: str) -> None:
+    settings = REPLAYED[name]
+    optimizer = build(strict, "dqn", **settings)
+    played = 16 * max(settings.get("workers", 0), 1)
+    for step in range(5):
+        report = optimizer.step(step / 10)
+        assert report.env_steps > 0 and report.samplers == played // 16
+        assert report.metrics.values()["replay_size"] <= optimizer.seen
+    assert optimizer.updates == optimizer.seen // 4 or optimizer.updates == optimizer.seen // 4 - 1
+    saved = optimizer.get_state(restart=False)
+    replay, pieces = strict.get(optimizer.learner().call("get_replay", ()))
+    assert all(state["exact"] for state in saved["evaluators"])
+    went_on = [optimizer.step(0.5) for _ in range(4)]
+
+    other = build(strict, "dqn", **{**settings, "seed": 9})
+    other.set_state(saved)
+    strict.get(other.learner().call("set_replay", replay, pieces))
+    other.sgd = optimizer.sgd
+    for report in went_on:
+        again = other.step(0.5)
+        assert (again.env_steps, again.metrics.values()) == (report.env_steps, report.metrics.values())
+    np.testing.assert_array_equal(flat(strict, other), flat(strict, optimizer))
+
+
+def test_updates_are_due_by_env_steps_from_where_learning_starts(strict: LocalEngine) -> None:
+    """A sample is 16 steps: the third brings the steps to 48, 8 beyond the start, the others 16 more each."""
+    optimizer = build(strict, "dqn", "toy:match", batch=8, learning_starts=40, train_every=4.0)
+    assert [optimizer.step(0.0).env_steps and optimizer.updates for _ in range(5)] == [0, 0, 2, 6, 10]
+    twice = build(strict, "dqn", "toy:match", batch=8, learning_starts=40, train_every=0.5)
+    assert [twice.step(0.0).env_steps and twice.updates for _ in range(4)] == [0, 0, 16, 48]
+    waiting = build(strict, "dqn", "toy:match", batch=20, learning_starts=0, train_every=4.0)
+    assert [waiting.step(0.0).env_steps and waiting.updates for _ in range(3)] == [0, 4, 8], "16 rows are no minibatch"
 
 
 @pytest.mark.parametrize("name", ASYNCHRONOUS)
@@ -155,6 +194,20 @@ def test_reduced_bytes_are_in_the_runs_files(tmp_path: Path) -> None:
         (["a2c", "--optimizer", "allreduce"], "--workers is 0, expected at least 1"),
         (["a2c", "--shards", "4"], "--shards 4 would not be read: --optimizer is sync_samples"),
         (["impala", "--gae-lambda", "0.9"], "unknown setting --gae-lambda"),
+        (["ppo", "--optimizer", "sync_replay"], "does not fit ppo: it learns from what its policy has just done"),
+        (["dqn", "--optimizer", "allreduce"], "does not fit dqn: it learns from a replay, which that has none of"),
+        (["dqn", "--buffer", "60"], "--buffer is 60, expected at least --batch, which is 64"),
+        (
+            ["dqn", "--buffer", "300", "--fragment", "40"],
+            "--buffer is 300, expected at least 328: what all envs play in",
+        ),
+        (
+            ["dqn", "--buffer-memory", "1e-6"],
+            "--buffer-memory 1e-06 holds 29 transitions of 37 bytes, expected at least",
+        ),
+        (["dqn", "--beta", "0.5"], "--beta 0.5 would not be read: --prioritized is false"),
+        (["dqn", "--v-min", "7", "--v-max", "5", "--distribution", "categorical"], "--v-min is 7, expected less than"),
+        (["dqn", "--noisy", "--dulling"], "did you mean '--dueling'"),
     ],
 )
 def test_combinations_without_a_meaning_are_refused_with_the_reason(
@@ -168,7 +221,7 @@ def test_combinations_without_a_meaning_are_refused_with_the_reason(
 
 
 def test_what_fits_is_what_is_not_refused() -> None:
-    for name in ("pg", "a2c", "a3c", "ppo", "impala", "appo"):
+    for name in ("pg", "a2c", "a3c", "ppo", "impala", "appo", "dqn"):
         algorithm = algorithms.get(name)
         for optimizer in OPTIMIZERS:
             given = {"optimizer": optimizer, "workers": 1}

@@ -353,6 +353,12 @@ def test_what_makes_no_sense_is_refused_at_once(
     assert reason in line
 
 
+def test_what_learns_from_a_replay_is_refused(port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "dqn", "external", "--port", str(port)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--optimizer sync_replay does not fit env external" in line and "such as ppo" in line
+
+
 def test_ports_are_looked_at(port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--port", "many"], ["--port", "70000"], ["--port", "-1"]):
         assert cli.main(["train", "ppo", "external", *words]) == 2

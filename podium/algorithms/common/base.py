@@ -15,12 +15,19 @@ from podium.optimizers.base import Optimizer
 from podium.policies.base import Policy
 
 OptimizerName = Literal[
-    "sync_samples", "allreduce", "multi_device", "async_gradients", "parameter_server", "async_samples"
+    "sync_samples",
+    "allreduce",
+    "multi_device",
+    "async_gradients",
+    "parameter_server",
+    "async_samples",
+    "sync_replay",
 ]
 OPTIMIZERS: tuple[str, ...] = get_args(OptimizerName)
 Workers = int | Literal["auto"]
 CENTRAL = ("inference", ("central",))
 CENTRAL_OPTIMIZERS = ("sync_samples", "multi_device", "async_samples")
+REPLAY_OPTIMIZERS = ("sync_replay",)
 NEED_WORKERS = ("allreduce", "async_gradients", "parameter_server", "async_samples")
 
 
@@ -112,6 +119,11 @@ class RunConfig(Config):
             self._check_central()
 
     def _check_central(self) -> None:
+        if self.optimizer in REPLAY_OPTIMIZERS:
+            raise ConfigError(
+                f"--inference central does not fit --optimizer {self.optimizer}: each env of a worker explores by a share "
+                "of its own, which a server of all workers' rows can't tell; expected local"
+            )
         if self.optimizer not in CENTRAL_OPTIMIZERS:
             raise ConfigError(
                 f"--inference central does not fit --optimizer {self.optimizer}: its workers learn, and hold the policy "

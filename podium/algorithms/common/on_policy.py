@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from podium.algorithms.common.base import Algorithm, RunConfig, Setup
+from podium.algorithms.common.base import REPLAY_OPTIMIZERS, Algorithm, RunConfig, Setup
 from podium.algorithms.common.strategies import STRATEGIES, Parts
 from podium.core import returns, seeding
 from podium.core.batch import Batch
@@ -27,6 +27,7 @@ from podium.policies.trajectory import next_values
 OLD_SAMPLES = (
     "its samples would be older than the weights that learn on them, which V-trace alone makes good (impala, appo)"
 )
+REPLAYED = "it learns from what its policy has just done, not from a replay of long ago"
 ONE_GRADIENT = "it makes several passes over a sample, and a worker sends one gradient for each"
 
 
@@ -165,7 +166,7 @@ def on_policy(
 
     if refused is None:
         refused = {} if targets is not None else {"async_samples": OLD_SAMPLES}
-    return Algorithm(name, config, policy, build, presets, refused)
+    return Algorithm(name, config, policy, build, presets, {**refused, **dict.fromkeys(REPLAY_OPTIMIZERS, REPLAYED)})
 
 
 def _make_policy(

@@ -14,14 +14,17 @@ from podium.engine.base import Handle, Resources
 from podium.engine.pool import Pool
 from podium.envs.make import playing
 from podium.evaluation.evaluator import Evaluator
+from podium.evaluation.replayed import DrawPlan, ReplayLearner
 from podium.optimizers.allreduce import AllReduce
 from podium.optimizers.async_gradients import AsyncGradients
 from podium.optimizers.async_samples import AsyncSamples
 from podium.optimizers.base import Optimizer, SgdPlan
 from podium.optimizers.multi_device import MultiDevice
 from podium.optimizers.parameter_server import ParameterServer
+from podium.optimizers.sync_replay import SyncReplay
 from podium.optimizers.sync_samples import SyncSamples
 from podium.policies.base import Policy
+from podium.replay.base import Replay
 from podium.serving.base import Client
 from podium.serving.transports.near import NearClient
 
@@ -32,14 +35,16 @@ CONTROLLER_CALLS = 2
 
 @dataclass(frozen=True)
 class Parts:
-    """What an algorithm brings: its settings, where it runs, how its policy is made, how it goes over a batch, and how a
-    trajectory is finished where it was played."""
+    """What an algorithm brings: its settings, where it runs, how its policy is made, how it goes over a batch, how a
+    trajectory is finished where it was played, and, if it has one, its replay and how minibatches are drawn from it."""
 
     config: Any
     setup: Any
     policy: Callable[..., Policy]
     sgd: SgdPlan
     postprocess: Postprocess
+    replay: Callable[[], Replay] | None = None
+    draws: DrawPlan | None = None
 
     def learner(self, plays: bool = False, place: int = 0) -> Handle:
         """An evaluator that learns on the device of its place, and plays only if it is told to."""
@@ -47,6 +52,14 @@ class Parts:
         share = 0.5 if place == 0 and self.config.inference == "central" else 1.0  # the server has the other half
         resources = _gpu(config.device, share) + Resources(near=True)
         return self._spawn(self._policy(config, 0), 0, 0, plays, f"learner-{place}", resources)
+
+    def replay_learner(self, plays: bool) -> Handle:
+        """One that holds the replay it learns from."""
+        assert self.replay is not None
+        config = self._on_device(0)
+        resources = _gpu(config.device) + Resources(near=True)
+        kind = partial(ReplayLearner, make_replay=self.replay)
+        return self._spawn(self._policy(config, 0), 0, 0, plays, "learner-0", resources, kind)
 
     def rank(self, index: int, replaced: int) -> Handle:
         """An evaluator that plays and learns."""
@@ -101,11 +114,12 @@ class Parts:
         plays: bool,
         name: str,
         resources: Resources,
+        kind: Callable[..., Evaluator] = Evaluator,
     ) -> Handle:
         setup = self.setup
         make_env = partial(playing, setup.env, self.config.envs) if plays else None
         return setup.engine.spawn(
-            Evaluator,
+            kind,
             make_policy,
             make_env,
             seed=self.config.seed,
@@ -206,6 +220,22 @@ def async_samples(parts: Parts) -> Optimizer:
     )
 
 
+def sync_replay(parts: Parts) -> Optimizer:
+    config = parts.config
+    assert parts.draws is not None
+    learner = parts.replay_learner(plays=parts.learner_plays)
+    return SyncReplay(
+        parts.setup.engine,
+        learner,
+        parts.samplers(learner),
+        config.fragment,
+        parts.sgd,
+        parts.draws,
+        starts=config.learning_starts,
+        every=config.train_every,
+    )
+
+
 STRATEGIES: dict[str, Callable[[Parts], Optimizer]] = {
     "sync_samples": sync_samples,
     "allreduce": allreduce,
@@ -213,4 +243,5 @@ STRATEGIES: dict[str, Callable[[Parts], Optimizer]] = {
     "async_gradients": async_gradients,
     "parameter_server": parameter_server,
     "async_samples": async_samples,
+    "sync_replay": sync_replay,
 }

@@ -1,0 +1,122 @@
+"""What the algorithms that learn from a replay share: settings, the replay, and what it may not be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from podium.algorithms.common.base import OPTIMIZERS, REPLAY_OPTIMIZERS, OptimizerName, RunConfig, Setup, optimizer
+from podium.algorithms.common.on_policy import sgd, shaped_rewards
+from podium.algorithms.common.strategies import STRATEGIES, Parts
+from podium.core import seeding
+from podium.core.batch import Batch
+from podium.core.config import Schedule, setting
+from podium.core.errors import ConfigError
+from podium.core.spaces import Frames, Leaf, Space
+from podium.engine.plan import GIB
+from podium.envs.make import frames_of
+from podium.evaluation.replayed import Draws
+from podium.optimizers.base import Optimizer
+from podium.policies.base import Policy
+from podium.replay.base import Replay, row_bytes
+from podium.replay.prioritized import PrioritizedReplay
+from podium.replay.uniform import UniformReplay
+
+ONLY_REPLAY = "it learns from a replay, which that has none of"
+REFUSED = {name: ONLY_REPLAY for name in OPTIMIZERS if name not in REPLAY_OPTIMIZERS}
+
+
+@dataclass(frozen=True)
+class ReplayConfig(RunConfig):
+    """Settings of what is kept of the past, and how it is learned from."""
+
+    optimizer: OptimizerName = optimizer("sync_replay")
+    eval_every: int | None = setting(2000, "between evaluations on separate, uncounted envs", unit="env steps", low=1)
+    buffer: int = setting(50_000, "transitions that are kept", low=1)
+    buffer_memory: float | None = setting(None, "keep fewer where they would take more than this", unit="GiB", above=0)
+    batch: int = setting(64, "transitions in a minibatch", low=1)
+    learning_starts: int = setting(1000, "before the first update", unit="env steps", low=0)
+    train_every: float = setting(1.0, "for each update; 0.5 makes two updates for each", unit="env steps", above=0)
+    n_step: int = setting(1, "rewards that are summed before the value of what follows", unit="steps", low=1, high=1000)
+    prioritized: bool = setting(False, "draw transitions by how wrong the policy was about them")
+    alpha: float = setting(0.6, "priorities are errors to this power", low=0, high=1, only=("prioritized", (True,)))
+    beta: float | Schedule = setting(
+        Schedule.parse("0.4->1"), "how far weights make up for priorities", low=0, high=1, only=("prioritized", (True,))
+    )
+    lr: float | Schedule = setting(3e-4, "Adam's step size", low=0, high=10)
+    gamma: float | Schedule = setting(0.99, "discount per step", low=0, high=1)
+    max_grad_norm: float | Schedule | None = setting(10.0, "longer gradients are scaled down to this norm", above=0)
+    adam_eps: float = setting(1e-8, "Adam's epsilon", above=0)
+    model: Any | None = setting(
+        None, "your own network, as module:function of (space, outputs) that returns an nn.Module"
+    )
+    hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers", low=1)
+    activation: Literal["tanh", "relu", "elu", "silu"] = setting("relu", "between the layers")
+    normalize_obs: bool = setting(False, "normalise observations by their running mean and variance")
+    reward_scale: float | Schedule = setting(1.0, "rewards are multiplied by this before learning", above=0)
+    reward_clip: float | None = setting(None, "then clipped to plus and minus this", above=0)
+
+    def check(self) -> None:
+        super().check()
+        if self.batch > self.buffer:
+            raise ConfigError(f"--buffer is {self.buffer}, expected at least --batch, which is {self.batch}")
+        if self.buffer < self._least():
+            raise ConfigError(
+                f"--buffer is {self.buffer}, expected at least {self._least()}: what all envs play in --fragment "
+                f"{self.fragment} and --n-step {self.n_step} steps"
+            )
+
+    def capacity(self, observation: Space, action: Leaf, frames: Mapping[str, Frames]) -> int:
+        """Transitions that are kept: --buffer, or what fits into --buffer-memory."""
+        each = row_bytes(observation, action, frames, self.prioritized)
+        if self.buffer_memory is None or self.buffer * each <= self.buffer_memory * GIB:
+            return self.buffer
+        fitting = int(self.buffer_memory * GIB) // each
+        if fitting < max(self.batch, self._least()):
+            raise ConfigError(
+                f"--buffer-memory {self.buffer_memory:g} holds {fitting} transitions of {each:,} bytes, expected at least "
+                f"{max(self.batch, self._least())}"
+            )
+        return fitting
+
+    def _least(self) -> int:
+        streams = self.envs * max(self.workers, 1) if isinstance(self.workers, int) else self.envs
+        return streams * (self.fragment + self.n_step)
+
+
+def shape_rewards(policy: Policy, batch: Batch, now: Any) -> Batch:
+    """The rewards go into the replay as learning sees them."""
+    return batch.with_columns(reward=shaped_rewards(batch, now).astype(np.float32))
+
+
+def make_replay(config: Any, frames: Mapping[str, Frames], capacity: int) -> Replay:
+    """The replay that the settings ask for."""
+    seed = seeding.integer(config.seed, "replay")
+    if config.prioritized:
+        return PrioritizedReplay(capacity, seed=seed, frames=frames, n_step=config.n_step, alpha=config.alpha)
+    return UniformReplay(capacity, seed=seed, frames=frames, n_step=config.n_step)
+
+
+def draws(config: Any, progress: float) -> Draws:
+    now = config.at(progress)
+    return Draws(config.batch, now.gamma, now.beta if config.prioritized else 0.0)
+
+
+def replayed(config: Any, setup: Setup, policy: Any) -> Optimizer:
+    """The algorithm over its optimizer."""
+    frames = frames_of(setup.env)
+    capacity = config.capacity(setup.observation_space, setup.action_space, frames)
+    parts = Parts(
+        config,
+        setup,
+        policy,
+        lambda progress, update: sgd(config, progress, update),
+        shape_rewards,
+        partial(make_replay, config, frames, capacity),
+        partial(draws, config),
+    )
+    return STRATEGIES[config.optimizer](parts)

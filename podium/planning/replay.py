@@ -1,0 +1,33 @@
+"""What a replay would take up, and the refusal of one that is more than the memory there is."""
+
+from __future__ import annotations
+
+from podium.algorithms.common.base import RunConfig
+from podium.algorithms.common.off_policy import ReplayConfig
+from podium.core.errors import UsageError
+from podium.core.spaces import Leaf, Space
+from podium.engine.plan import GIB, Machine, count
+from podium.envs.make import EnvSpec, frames_of
+from podium.replay.base import row_bytes
+
+
+def replay_bytes(config: RunConfig, spec: EnvSpec, spaces: tuple[Space, Leaf]) -> int:
+    """Of a full replay; 0 for an algorithm that has none."""
+    if not isinstance(config, ReplayConfig):
+        return 0
+    frames = frames_of(spec)
+    return config.capacity(*spaces, frames) * row_bytes(*spaces, frames, config.prioritized)
+
+
+def check_replay(config: RunConfig, spec: EnvSpec, spaces: tuple[Space, Leaf], machine: Machine) -> None:
+    """Refuse a replay larger than memory, with the arithmetic."""
+    needed = replay_bytes(config, spec, spaces)
+    if needed <= machine.memory:
+        return
+    assert isinstance(config, ReplayConfig)
+    frames = frames_of(spec)
+    number, each = config.capacity(*spaces, frames), row_bytes(*spaces, frames, config.prioritized)
+    raise UsageError(
+        f"--buffer {number} takes {count(needed / GIB, 'GiB')}, {each:,} bytes for each transition, and there are "
+        f"{count(machine.memory / GIB, 'GiB')} of memory: at most {machine.memory // each:,} fit, or give --buffer-memory"
+    )

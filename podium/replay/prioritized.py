@@ -1,0 +1,98 @@
+"""A replay from which what surprised the policy most is drawn most often (Schaul et al., 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from podium.core.errors import TrainingError
+from podium.core.spaces import Frames
+from podium.replay.tree import SumTree
+from podium.replay.uniform import UniformReplay
+
+LEAST = 1e-6
+"""Added to every error, so that a row that was right once may still be drawn."""
+
+
+class PrioritizedReplay(UniformReplay):
+    """A row's priority is its error to the power `alpha`, and the greatest so far until its error is known. `sample`
+    weighs rows by (how many there are times their probability) to the power -`beta`, over the greatest such weight among
+    those drawn."""
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        seed: int = 0,
+        frames: Mapping[str, Frames] | None = None,
+        n_step: int = 1,
+        alpha: float = 0.6,
+    ) -> None:
+        super().__init__(capacity, seed=seed, frames=frames, n_step=n_step)
+        self.alpha = alpha
+        self._greatest = 1.0
+        self._tree: SumTree | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes + (self._tree.nbytes if self._tree is not None else 0)
+
+    def _leave(self, at: np.ndarray) -> None:
+        leaves = self._leaves(at)
+        self._usable -= int(np.count_nonzero(self._weights.get(leaves)))
+        self._weights.set(leaves, 0.0)
+
+    def _enter(self, at: np.ndarray) -> None:
+        leaves = self._leaves(at)
+        usable = self.rows.usable.reshape(-1)[leaves]
+        self._weights.set(leaves, np.where(usable, self._greatest, 0.0))
+        self._usable += int(np.count_nonzero(usable))
+
+    @property
+    def _weights(self) -> SumTree:
+        if self._tree is None:
+            self._tree = SumTree(self.rows.length * self.rows.width)
+        return self._tree
+
+    def _leaves(self, at: np.ndarray) -> np.ndarray:
+        """The leaves of every stream's rows."""
+        return (at[:, None] % self.rows.length * self.rows.width + np.arange(self.rows.width)).reshape(-1)
+
+    def _draw(self, count: int, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """One row from each of `count` equal parts of all priorities."""
+        tree, rows = self._weights, self.rows
+        leaves = tree.find((np.arange(count) + self._rng.random(count)) * (tree.total / count))
+        slot, stream = leaves // rows.width, leaves % rows.width
+        at = rows.tail + (slot - rows.tail) % rows.length
+        weight = (tree.get(leaves) * (self.size / tree.total)) ** -beta
+        return at, stream, (weight / weight.max()).astype(np.float32)
+
+    def feedback(self, ids: np.ndarray, errors: np.ndarray) -> None:
+        """Errors of any sign. One that is not finite ends the training; rows that are gone by now are passed over."""
+        if not np.isfinite(errors).all():
+            raise TrainingError(
+                f"a priority is {errors[~np.isfinite(errors)][0]}, expected a finite error; try a lower --lr"
+            )
+        tree, rows = self._weights, self.rows
+        priority = (np.abs(errors.astype(np.float64)) + LEAST) ** self.alpha
+        self._greatest = max(self._greatest, float(priority.max()))
+        first, end = self.span(rows.head)
+        at = ids // rows.width
+        here = (at >= first) & (at < end)
+        tree.set(rows.flat(at[here], ids[here] % rows.width), priority[here])
+
+    def get_state(self, known: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+        state, pieces = super().get_state(known)
+        state["greatest"] = self._greatest
+        if self._tree is not None:
+            state["priorities"] = self._tree.get(self._leaves(np.arange(*self.span(self.rows.head))))
+        return state, pieces
+
+    def set_state(self, state: Mapping[str, Any], pieces: Mapping[str, Any]) -> None:
+        self._greatest = state["greatest"]
+        self._tree, self._usable = None, 0
+        super().set_state(state, pieces)
+        if "priorities" in state:
+            self._weights.set(self._leaves(np.arange(*self.span(self.rows.head))), state["priorities"])
