@@ -17,7 +17,7 @@ help:
 	@echo "make test          lint, then every test"
 	@echo "make lint          ruff, mypy, and who may import whom"
 	@echo "make verify-quick  the learning targets in short; make verify: all of them"
-	@echo "make bench         sampling, learning, controller, scaling, shards and replay beside what bounds them"
+	@echo "make bench         every benchmark, beside what bounds it"
 	@echo "make protocol      Python's messages anew from podium/serving/protocol/podium.proto"
 	@echo "make clean         remove caches, builds and the demo's run; $(VENV) stays"
 
@@ -49,6 +49,8 @@ bench: install
 	$(BIN)/podium bench scaling
 	$(BIN)/podium bench shards
 	$(BIN)/podium bench replay
+	$(BIN)/podium bench central
+	$(BIN)/podium bench rpc --transport torch_rpc,grpc,ray,shm --rounds 3
 
 protocol: install
 	$(BIN)/python -m grpc_tools.protoc -I podium/serving/protocol --python_out=podium/serving/protocol \
