@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
 import os
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +17,12 @@ from grpc_reflection.v1alpha import reflection
 
 from podium.core.errors import PodiumError, UsageError
 from podium.serving import speech
+from podium.serving.place import bracketed, is_loopback
 from podium.serving.protocol import podium_pb2
 from podium.serving.protocol.columns import to_messages
 from podium.serving.server import BadRequest
 from podium.serving.speech import Began, Listener, Moved, Spaces
+from podium.serving.transports.token import TokenCheck
 
 SERVICE = "podium.v1.Training"
 TOKEN_VARIABLE = "PODIUM_TOKEN"
@@ -87,24 +87,13 @@ class Place:
         secret = str(token) if token is not None else os.environ.get(TOKEN_VARIABLE) or None
         if secret is not None and not (secret.isascii() and secret.isprintable() and secret.strip() == secret != ""):
             raise UsageError("--token is empty or has other characters than ASCII's, expected a word")
-        if secret is None and not _loopback(str(host)):
+        if secret is None and not is_loopback(str(host)):
             raise UsageError(f"--host {host} is not this machine alone: give a token by {TOKEN_VARIABLE} or --token")
         return cls(int(port), str(host), secret, seconds)
 
     @property
     def address(self) -> str:
-        return _address(self.host, self.port)
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        return f"{bracketed(self.host)}:{self.port}"
 
 
 class Training:
@@ -122,7 +111,7 @@ class Training:
         opened: Future[int] = Future()
         self._thread = threading.Thread(target=self._run, args=(opened,), name="simulators", daemon=True)
         self._thread.start()
-        self.address = _address(place.host, opened.result())
+        self.address = f"{bracketed(place.host)}:{opened.result()}"
 
     # --- the run's side ---
 
@@ -169,7 +158,7 @@ class Training:
     async def _serve(self, opened: Future[int]) -> None:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
-        guards = [_Guard(self.place.token)] if self.place.token is not None else []
+        guards = [TokenCheck(self.place.token, free=health.SERVICE_NAME)] if self.place.token is not None else []
         server = grpc.aio.server(options=OPTIONS, interceptors=guards)
         play = grpc.stream_stream_rpc_method_handler(
             self._play, response_serializer=podium_pb2.Command.SerializeToString
@@ -267,23 +256,6 @@ def _hand_out(answers: Sequence[tuple[Session, Any]]) -> None:
     for session, command in answers:
         if session.answer is not None and not session.answer.done():  # done: it has gone meanwhile
             session.answer.set_result(command)
-
-
-class _Guard(grpc.aio.ServerInterceptor):
-    """Refuses calls without the token, but for those that ask whether the server is well."""
-
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
-
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], call: Any) -> Any:
-        given = str(dict(call.invocation_metadata).get("authorization", "")).encode()
-        if hmac.compare_digest(given, self._expected) or call.method.startswith(f"/{health.SERVICE_NAME}/"):
-            return await continuation(call)
-        return grpc.stream_stream_rpc_method_handler(_refuse)
-
-
-async def _refuse(_: Any, context: Any) -> None:
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong: authorization: Bearer TOKEN")
 
 
 _OPEN: dict[Place, tuple[Training, int]] = {}

@@ -13,7 +13,7 @@ def check_place(host: str, port: int, token: str | None) -> None:
         raise UsageError(f"port is {port}, expected 0 (any that is free) to 65535")
     if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
         raise UsageError("the token is empty or holds more than printable ASCII without spaces")
-    if token is None and not _is_loopback(host):
+    if token is None and not is_loopback(host):
         raise UsageError(f"{host} is not the loopback interface (127.0.0.1), and listening elsewhere needs a token")
 
 
@@ -22,7 +22,8 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine can reach it."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

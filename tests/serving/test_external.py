@@ -390,7 +390,7 @@ def test_a_token_is_asked_for(port: int, tmp_path: Path, monkeypatch: pytest.Mon
     def knock() -> None:
         for token in (None, "wrong"):
             code, line = says(port, hello(), token=token)
-            assert (code, line) == ("UNAUTHENTICATED", "the token is missing or wrong: authorization: Bearer TOKEN")
+            assert code == "UNAUTHENTICATED" and line.startswith("the token is missing or wrong: ")
         play(Walk(), f"127.0.0.1:{port}", token="secret-word")
 
     out = tmp_path / "run"

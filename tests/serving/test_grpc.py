@@ -305,7 +305,9 @@ def test_with_a_token_every_call_must_carry_it() -> None:
         for token in (None, "s3cre", "s3cret2", "S3CRET"):
             with client(transport, token) as own:
                 for call in (lambda own=own: own.ask(obs(1), timeout=5), lambda own=own: own.describe(5)):
-                    with pytest.raises(UsageError, match="wants another token: expected the metadata"):
+                    with pytest.raises(
+                        UsageError, match="wants another token: the token is missing or wrong: expected the metadata"
+                    ):
                         call()
         with bare(transport) as channel:
             with pytest.raises(grpc.RpcError) as raised:

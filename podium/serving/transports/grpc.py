@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
@@ -31,6 +30,7 @@ try:
 
     from podium.serving.protocol import podium_pb2 as messages
     from podium.serving.protocol.columns import from_messages, rows_in, to_messages
+    from podium.serving.transports.token import TokenCheck
 except ModuleNotFoundError:
     raise MissingExtra("serving over gRPC", "serve") from None
 
@@ -120,7 +120,7 @@ class GrpcTransport:
 
     async def _serve(self, place: str, token: str | None, started: Future[int]) -> None:
         door = grpc.aio.server(
-            interceptors=[_TokenCheck(token)] if token is not None else [],
+            interceptors=[TokenCheck(token)] if token is not None else [],
             options=self._options,
             maximum_concurrent_rpcs=MAX_CALLS,
         )
@@ -243,25 +243,6 @@ def _healthy() -> Any:
     checks = health.aio.HealthServicer()
     checks._server_status[SERVICE] = health_pb2.HealthCheckResponse.SERVING
     return checks
-
-
-class _TokenCheck(grpc.aio.ServerInterceptor):
-    """Lets only those calls through that carry the token."""
-
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
-        # A stream's handler refuses calls of every form, without waiting for what a caller would send.
-        self._refuse = grpc.stream_stream_rpc_method_handler(_unauthenticated)
-
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], call: Any) -> Any:
-        given = [value for key, value in call.invocation_metadata if key == "authorization"]
-        if len(given) == 1 and hmac.compare_digest(_bytes(given[0]), self._expected):
-            return await continuation(call)
-        return self._refuse
-
-
-async def _unauthenticated(requests: Any, context: Context) -> None:
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "expected the metadata `authorization: Bearer TOKEN`")
 
 
 class GrpcClient:
@@ -389,7 +370,3 @@ def _encoded(reply: Reply) -> bytes:
 def _line(error: Exception) -> str:
     text = str(error) if isinstance(error, PodiumError) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())[:1000]
-
-
-def _bytes(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode()
