@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
-THREADS = 2
+THREADS, POLLING = 1, 16
 _counted = 0
 
 
@@ -113,7 +113,10 @@ def torch_join(address: str, rank: int, name: str, listening: socket.socket | No
     store: Any = TCPStore(host, int(port), int(world), rank == 0, wait, False, **fd)
     register_rendezvous_handler("bare", lambda url, **how: iter([(store, rank, int(world))]))
     options = rpc.TensorPipeRpcBackendOptions(
-        num_worker_threads=THREADS, init_method="bare://", _transports=["uv"], _channels=["basic"]
+        num_worker_threads=THREADS,
+        init_method="bare://",
+        _transports=["shm", "uv"] if int(world) <= POLLING else ["uv"],
+        _channels=["basic"],
     )
     warnings.simplefilter("ignore")  # torch's own, of a class that it uses itself
     rpc.init_rpc(name, rank=rank, world_size=int(world), rpc_backend_options=options)
