@@ -87,10 +87,10 @@ class RunConfig(Config):
         "local", "where workers' policies are: with each its own, or on one server that all of them ask"
     )
     inference_batch: int | None = setting(
-        None, "a pass begins with so many; none is those of all workers", unit="rows", low=1, only=CENTRAL
+        None, "a pass has so many at most; none is those of all workers", unit="rows", low=1, only=CENTRAL
     )
     inference_wait_ms: float = setting(
-        3.0, "or when the first has waited for this long", unit="ms", low=0, only=CENTRAL
+        0.0, "how long the first row waits for a full pass; 0 takes what is there", unit="ms", low=0, only=CENTRAL
     )
     device: str = setting("cpu", "where the networks live: cpu, cuda, cuda:1, auto")
     threads: int = setting(1, "compute threads of the learner", low=1, high=1024)
