@@ -157,7 +157,7 @@ class TorchPolicy:
         self.config = config
         self.observation_space, self.action_space = observation_space, action_space
         self._threads = getattr(config, "threads", 1)
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(1)  # until something is to be computed: see `_compute_here`
         self.device = device(getattr(config, "device", "cpu"))
         self.family: Family = family_for(action_space, getattr(config, "squash", False))
         self._loss, self._postprocess, self._targets = loss, postprocess, targets
@@ -205,7 +205,15 @@ class TorchPolicy:
     def values(self, obs: Columns, state: Columns) -> np.ndarray:
         return self._forward_rows(obs, state)[1].cpu().numpy()
 
+    def _compute_here(self) -> None:
+        """Take the compute threads that the settings give, which another policy may have changed. They belong to the thread
+        that asks for them: where a server is made in one and answers in another, the first must not keep a team of its
+        own, since the two teams would get in each other's way."""
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+
     def _forward_rows(self, obs: Columns, state: Columns) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        self._compute_here()
         x = {path: self._filtered(path, tensor(column).to(self.device)) for path, column in obs.items()}
         if not self.model.recurrent:
             return self.model.forward(x)
@@ -278,8 +286,7 @@ class TorchPolicy:
 
     def _ready(self, batch: Batch | Loaded, now: SimpleNamespace) -> Loaded:
         """The batch on the device, with what the current policy makes of it."""
-        if torch.get_num_threads() != self._threads:  # another policy of this process has its own
-            torch.set_num_threads(self._threads)
+        self._compute_here()
         loaded = batch if isinstance(batch, Loaded) else Loaded(batch, self.device, self.model.recurrent)
         if self._targets is not None:
             loaded.add(self._targets(self, loaded.batch, now, *self._evaluated(loaded)))
