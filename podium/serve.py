@@ -18,6 +18,7 @@ from podium.runs import for_people, json_alone
 from podium.serving.desk import Desk
 from podium.serving.place import check_place
 from podium.serving.policy import Served
+from podium.serving.settle import settle
 
 LOOK_S = 0.25
 """How often a run is looked at for another checkpoint, and this process for a signal."""
@@ -55,6 +56,7 @@ def serve_command(request: ServeRequest, as_json: bool) -> int:
             desk = stack.enter_context(closing(Desk(server)))
             transport = GrpcTransport(desk, request.host, request.port, token, spaces=served.spaces)
             stack.callback(transport.close)
+            settle()
             _print_address(request, transport.address, served.version, as_json)
             while caught.pending is None:
                 time.sleep(LOOK_S)

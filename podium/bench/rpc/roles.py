@@ -11,6 +11,7 @@ from podium.bench.rpc.carriers import CARRIERS
 from podium.bench.rpc.policy import DummyPolicy
 from podium.bench.rpc.settings import Settings
 from podium.serving.server import InferenceServer, Pass
+from podium.serving.settle import settle
 
 AHEAD_S = 0.2
 """Between the call of all observers and the first request of a fixed schedule."""
@@ -33,6 +34,7 @@ class Agent:
     def open(self) -> str:
         """Where observers find it."""
         self._transport = CARRIERS[self._settings.transport].serve(self._server, self._settings)
+        settle()
         return str(self._transport.address)
 
     def join(self, address: Any) -> None:
