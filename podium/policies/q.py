@@ -116,6 +116,7 @@ class QPolicy(TorchPolicy):
         return self._means(obs).max(-1).values.cpu().numpy()
 
     def _means(self, obs: Columns) -> Tensor:
+        self._compute_here()
         x = {path: self._filtered(path, tensor(column).to(self.device)) for path, column in obs.items()}
         return self.value.mean(self.model.q(x))
 
