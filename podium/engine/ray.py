@@ -34,6 +34,7 @@ from podium.engine.groups import Groups
 LOOPBACK = "127.0.0.1"
 CLOSE_S = 2.0
 RESERVE_S = 60.0
+ATTEMPTS = 2
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -375,31 +376,41 @@ def cluster() -> dict[str, float]:
 
 
 def _start(num_cpus: int | None, groups: Groups) -> None:
-    """A cluster of this machine alone: a token, no dashboard, nothing beyond loopback, nothing told to anyone. Its
-    processes are of the groups, and gone again where it doesn't come up."""
+    """A cluster of this machine alone. Now and then, as where two of them start at once, it doesn't come up within the
+    half minute that Ray gives it: then once more."""
+    for attempt in range(ATTEMPTS):
+        try:
+            _start_once(num_cpus, groups)
+            return
+        except BaseException as error:
+            _leave()
+            groups.end()
+            if not (isinstance(error, Exception) and "timed out during startup" in str(error)):
+                raise
+            if attempt + 1 == ATTEMPTS:
+                raise PodiumError(f"Ray did not come up in {ATTEMPTS} attempts; is the machine very busy?") from error
+
+
+def _start_once(num_cpus: int | None, groups: Groups) -> None:
+    """A token, no dashboard, nothing beyond loopback, nothing told to anyone; its processes are of the groups."""
     importable = os.pathsep.join(dict.fromkeys([os.getcwd(), *filter(None, sys.path)]))
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     Config.initialize("")  # what Ray read of the environment when it was imported is out of date
-    try:
-        with (
-            _quietly(),
-            _changed(os.environ, PYTHONPATH=importable),
-            # The address is taken at its word only where no cluster of several nodes can be.
-            _changed(vars(ray_constants), ENABLE_RAY_CLUSTER=False),
-            _changed(vars(services), ConsolePopen=groups.start),
-        ):
-            ray.init(
-                address="local",
-                num_cpus=num_cpus,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _node_ip_address=LOOPBACK,
-            )
-    except BaseException:
-        _leave()
-        groups.end()
-        raise
+    with (
+        _quietly(),
+        _changed(os.environ, PYTHONPATH=importable),
+        # The address is taken at its word only where no cluster of several nodes can be.
+        _changed(vars(ray_constants), ENABLE_RAY_CLUSTER=False),
+        _changed(vars(services), ConsolePopen=groups.start),
+    ):
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address=LOOPBACK,
+        )
 
 
 def _attach(address: str) -> None:
