@@ -35,6 +35,7 @@ LOOPBACK = "127.0.0.1"
 CLOSE_S = 2.0
 RESERVE_S = 60.0
 ATTEMPTS = 2
+MANY_CALLS = 1000
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -251,7 +252,8 @@ class RayEngine:
         **kwargs: Any,
     ) -> RayHandle:
         options: dict[str, Any] = {
-            "max_concurrency": callers if callers == 1 else callers + 1,  # the start, for which calls may already wait
+            # Calls may wait for the start already, which must find room beside them: waiting takes none of a thread.
+            "max_concurrency": 1 if callers == 1 else MANY_CALLS + callers,
             "num_cpus": resources.cpus,
             "num_gpus": resources.gpus,
             "memory": resources.memory_bytes or None,

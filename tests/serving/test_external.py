@@ -182,9 +182,9 @@ def test_ppo_learns_from_four_simulators(port: int, tmp_path: Path) -> None:
 
     with playing(*(partial(simulate, seed) for seed in range(4))):
         settings = {"envs": 4, "fragment": 64, "lr": 5e-3, "gamma": 0.5, "progress": False}
-        settings |= {"steps": 24_000, "stop_return": 13.0}  # who is slow has fewer fragments in an update
+        settings |= {"steps": 24_000, "stop_return": 15.0}  # who is slow has fewer fragments in an update
         result = podium.train("ppo", "external", env_args={"port": port}, out=tmp_path / "run", **settings)
-    assert result["return_mean"] >= 13
+    assert result["return_mean"] >= 15
     assert result["episodes"] >= result["env_steps"] // 16 - 4
     row = RunFolder(tmp_path / "run").read_metrics()[-1]
     assert (row["simulators_connected"], row["episodes_dropped"]) == (4, 0)

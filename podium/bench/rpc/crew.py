@@ -129,7 +129,7 @@ class Processes:
     def _failed(self, first: Peer, text: str, timed_out: bool, waiting: Sequence[Peer]) -> PodiumError:
         """The error of the first that failed, unless another's end was its cause, or its silence."""
         due = time.monotonic() + GRACE_S
-        while (left := due - time.monotonic()) > 0 and not all(peer.answers for peer in waiting if peer is not first):
+        while (left := due - time.monotonic()) > 0:
             try:
                 self._receive(left)
             except WorkerDied as died:
