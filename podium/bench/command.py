@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from podium.core.errors import UsageError, known_names
 
@@ -20,162 +23,8 @@ HELP = """podium bench NAME [--rounds N] [--seconds S] [--out FILE.json] [--json
   rpc        what asking a policy for actions costs, over every transport; podium bench rpc --help
   replay     transitions of stacked frames per second into a replay and out of it; --capacity N
 
-Each measures Podium and what it is held against (the bare loop without it, where it is installed Stable-Baselines3, a
+Each measures Podium and what it is held against (the bare loop without it, where they are installed other libraries, a
 straight line, a plain copy) in alternation. It prints a table, writes the report as JSON and draws it beside."""
-
-Words = Sequence[str]
-
-
-def main(words: list[str], parser_class: type[argparse.ArgumentParser]) -> int:
-    """Run one benchmark and return the exit code; a missed target is a finding, no failure."""
-    if words and words[0] in ("-h", "--help"):
-        print(HELP)
-        return 0
-    if not words:
-        raise UsageError(f"expected `podium bench NAME`; known: {', '.join(BENCHMARKS)}")
-    name, *_ = words
-    if name not in BENCHMARKS:
-        raise UsageError(f"unknown benchmark {name!r}{known_names(name, BENCHMARKS)}")
-    return BENCHMARKS[name](words, parser_class)
-
-
-def _sampling(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
-    parser = _parser(
-        "sampling", "Env steps per second of one evaluator, with 64x64 networks or the DQN paper's CNN.", parser_class
-    )
-    parser.add_argument(
-        "--env", metavar="NAME", help="a gymnasium id, atari:NAME or envpool:NAME, instead of the pinned cases"
-    )
-    parser.add_argument("--envs", type=_count, metavar="N", help="how many of that env; 64")
-    parser.add_argument("--fragment", type=_count, default=32, metavar="N", help="steps per env in a sample; 32")
-    own = parser.parse_args(words[1:])
-    from podium.bench import sampling
-    from podium.bench.report import Report, check_out, publish
-
-    check_out(own.out)
-    report = Report("bench-sampling", words)
-    sampling.run(report, sampling.cases(own.env, own.envs), own.rounds, own.seconds, own.fragment)
-    publish(report, own.out, own.json)
-    return 0
-
-
-def _learning(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
-    parser = _parser("learning", "Env steps per second of whole PPO training on CartPole-v1.", parser_class)
-    own = parser.parse_args(words[1:])
-    from podium.bench import learning
-    from podium.bench.report import Report, check_out, publish
-
-    check_out(own.out)
-    report = Report("bench-learning", words)
-    learning.run(report, own.rounds, own.seconds)
-    publish(report, own.out, own.json)
-    return 0
-
-
-def _controller(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
-    parser = _parser("controller", "Calls per second of the controller on Ray.", parser_class)
-    parser.add_argument("--workers", type=_count, default=2, metavar="N", help="samplers that do nothing; 2")
-    own = parser.parse_args(words[1:])
-    from podium.bench import controller
-    from podium.bench.report import Report, check_out, publish
-
-    check_out(own.out)
-    report = Report("bench-controller", words)
-    controller.run(report, own.workers, own.rounds, own.seconds)
-    publish(report, own.out, own.json)
-    return 0
-
-
-def _scaling(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
-    what = "Env steps per second against the number of workers on Ray."
-    parser = _parser("scaling", what, parser_class, rounds=1, seconds=4)
-    default = "1,2,4,8,16,32,64"
-    parser.add_argument("--workers", type=_counts, default=_counts(default), metavar="N,N", help=f"how many; {default}")
-    parser.add_argument("--ms", type=_milliseconds, default=50.0, metavar="MS", help="a step of the env takes this; 50")
-    own = parser.parse_args(words[1:])
-    from podium.bench import scaling
-    from podium.bench.report import Report, check_out, publish
-
-    check_out(own.out)
-    report = Report("bench-scaling", words)
-    scaling.run(report, own.workers, own.ms, own.rounds, own.seconds)
-    publish(report, own.out, own.json)
-    return 0
-
-
-def _shards(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
-    parser = _parser("shards", "What a parameter server moves, against the number of shards.", parser_class, rounds=3)
-    parser.add_argument("--shards", type=_counts, default=_counts("1,2,4,8"), metavar="N,N", help="how many; 1,2,4,8")
-    parser.add_argument("--workers", type=_count, default=2, metavar="N", help="workers that push gradients; 2")
-    parser.add_argument("--parameters", type=_count, default=10**7, metavar="N", help="of the model; 10000000")
-    own = parser.parse_args(words[1:])
-    from podium.bench import shards
-    from podium.bench.report import Report, check_out, publish
-
-    check_out(own.out)
-    if max(own.shards) > own.parameters:
-        raise UsageError(f"--shards {max(own.shards)}, expected at most --parameters, which is {own.parameters}")
-    report = Report("bench-shards", words)
-    shards.run(report, own.shards, own.workers, own.parameters, own.rounds, own.seconds)
-    publish(report, own.out, own.json)
-    return 0
-
-
-def _central(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
-    what = "Env steps per second of workers on Ray that ask one server, beside workers that hold their own policies."
-    parser = _parser("central", what, parser_class, rounds=5, seconds=3)
-    parser.add_argument("--workers", type=_count, default=2, metavar="N", help="how many; 2")
-    parser.add_argument("--envs", type=_count, default=8, metavar="N", help="of each worker; 8")
-    parser.add_argument("--fragment", type=_count, default=16, metavar="N", help="steps per env in a sample; 16")
-    parser.add_argument("--threads", type=_count, default=2, metavar="N", help="compute threads of the server; 2")
-    own = parser.parse_args(words[1:])
-    from podium.bench import central
-    from podium.bench.report import Report, check_out, publish
-
-    check_out(own.out)
-    report = Report("bench-central", words)
-    central.run(report, own.workers, own.envs, own.fragment, own.threads, own.rounds, own.seconds)
-    publish(report, own.out, own.json)
-    return 0
-
-
-def _replay(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
-    what = "Transitions of 84x84x4 bytes per second into a prioritized replay, and out of it 256 at a time."
-    parser = _parser("replay", what, parser_class, rounds=5)
-    default = 100_000
-    help = f"transitions in each replay; {default}, which takes sb3 5.3 GiB; a million takes podium 6.6 GiB"
-    parser.add_argument("--capacity", type=_count, default=default, metavar="N", help=help)
-    parser.add_argument("--alone", action="store_true", help="without sb3, whose buffer takes eight times the memory")
-    own = parser.parse_args(words[1:])
-    from podium.bench import replay
-    from podium.bench.report import Report, check_out, publish
-
-    check_out(own.out)
-    report = Report("bench-replay", words)
-    replay.run(report, own.capacity, own.alone, own.rounds, own.seconds)
-    publish(report, own.out, own.json)
-    return 0
-
-
-def _rpc(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
-    from podium.bench.rpc.command import main as rpc
-
-    return rpc(words, parser_class)
-
-
-def _parser(
-    name: str, what: str, parser_class: type[argparse.ArgumentParser], rounds: int = 9, seconds: float = 1.5
-) -> argparse.ArgumentParser:
-    parser = parser_class(prog=f"podium bench {name}", description=what, allow_abbrev=False)
-    parser.add_argument(
-        "--rounds", type=_count, default=rounds, metavar="N", help=f"measurements of each contender; {rounds}"
-    )
-    takes = f"how long one measurement is; {seconds:g}"
-    parser.add_argument("--seconds", type=_seconds, default=seconds, metavar="S", help=takes)
-    out = Path(f"bench-{name}.json")
-    parser.add_argument("--out", type=Path, default=out, metavar="FILE", help=f"the report; {out}, its plot beside it")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON, and nothing else, on stdout")
-    return parser
 
 
 def _count(text: str) -> int:
@@ -203,13 +52,124 @@ def _milliseconds(text: str) -> float:
     return _seconds(text, "milliseconds")
 
 
-BENCHMARKS: dict[str, Callable[[Words, type[argparse.ArgumentParser]], int]] = {
-    "sampling": _sampling,
-    "learning": _learning,
-    "controller": _controller,
-    "scaling": _scaling,
-    "shards": _shards,
-    "central": _central,
-    "rpc": _rpc,
-    "replay": _replay,
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of one benchmark: how its text is read, what stands where it isn't given, its word in help."""
+
+    read: Callable[[str], Any]
+    default: Any
+    metavar: str
+    help: str
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What is measured, and by which flags. Its module of the same name has `run(report, rounds, seconds, **flags)`."""
+
+    what: str
+    flags: Mapping[str, Flag] = field(default_factory=dict)
+    rounds: int = 9
+    seconds: float = 1.5
+
+
+BENCHMARKS = {
+    "sampling": Benchmark(
+        "Env steps per second of one evaluator, with 64x64 networks or the DQN paper's CNN.",
+        {
+            "env": Flag(str, None, "NAME", "a gymnasium id, atari:NAME or envpool:NAME, instead of the pinned cases"),
+            "envs": Flag(_count, None, "N", "how many of that env; 64"),
+            "fragment": Flag(_count, 32, "N", "steps per env in a sample; 32"),
+        },
+    ),
+    "learning": Benchmark("Env steps per second of whole PPO training on CartPole-v1."),
+    "controller": Benchmark(
+        "Calls per second of the controller on Ray.",
+        {"workers": Flag(_count, 2, "N", "samplers that do nothing; 2")},
+    ),
+    "scaling": Benchmark(
+        "Env steps per second against the number of workers on Ray.",
+        {
+            "workers": Flag(_counts, _counts("1,2,4,8,16,32,64"), "N,N", "how many; 1,2,4,8,16,32,64"),
+            "ms": Flag(_milliseconds, 50.0, "MS", "a step of the env takes this; 50"),
+        },
+        rounds=1,
+        seconds=4,
+    ),
+    "shards": Benchmark(
+        "What a parameter server moves, against the number of shards.",
+        {
+            "shards": Flag(_counts, _counts("1,2,4,8"), "N,N", "how many; 1,2,4,8"),
+            "workers": Flag(_count, 2, "N", "workers that push gradients; 2"),
+            "parameters": Flag(_count, 10**7, "N", "of the model; 10000000"),
+        },
+        rounds=3,
+    ),
+    "central": Benchmark(
+        "Env steps per second of workers on Ray that ask one server, beside workers that hold their own policies.",
+        {
+            "workers": Flag(_count, 2, "N", "how many; 2"),
+            "envs": Flag(_count, 8, "N", "of each worker; 8"),
+            "fragment": Flag(_count, 16, "N", "steps per env in a sample; 16"),
+            "threads": Flag(_count, 2, "N", "compute threads of the server; 2"),
+        },
+        rounds=5,
+        seconds=3,
+    ),
+    "replay": Benchmark(
+        "Transitions of 84x84x4 bytes per second into a prioritized replay, and out of it 256 at a time.",
+        {
+            "capacity": Flag(_count, 100_000, "N", "transitions in each; 100000. A million takes podium 6.6 GiB"),
+            "contenders": Flag(
+                _names, ["podium", "sb3", "tianshou"], "A,B", "podium, sb3 (which takes 8 times the memory), tianshou"
+            ),
+        },
+        rounds=5,
+    ),
 }
+KNOWN = [*BENCHMARKS, "rpc"]
+
+
+def main(words: list[str], parser_class: type[argparse.ArgumentParser]) -> int:
+    """Run one benchmark and return the exit code; a missed target is a finding, no failure."""
+    if words and words[0] in ("-h", "--help"):
+        print(HELP)
+        return 0
+    if not words:
+        raise UsageError(f"expected `podium bench NAME`; known: {', '.join(KNOWN)}")
+    name, *_ = words
+    if name not in KNOWN:
+        raise UsageError(f"unknown benchmark {name!r}{known_names(name, KNOWN)}")
+    if name == "rpc":
+        from podium.bench.rpc.command import main as rpc
+
+        return rpc(words, parser_class)
+    benchmark = BENCHMARKS[name]
+    given = vars(_parser(name, benchmark, parser_class).parse_args(words[1:]))
+    out, as_json = given.pop("out"), given.pop("json")
+    from podium.bench.report import Report, check_out, publish
+
+    check_out(out)
+    report = Report(f"bench-{name}", words)
+    importlib.import_module(f"podium.bench.{name}").run(report, **given)
+    publish(report, out, as_json)
+    return 0
+
+
+def _parser(name: str, benchmark: Benchmark, parser_class: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    parser = parser_class(prog=f"podium bench {name}", description=benchmark.what, allow_abbrev=False)
+    for flag, is_ in benchmark.flags.items():
+        parser.add_argument(f"--{flag}", type=is_.read, default=is_.default, metavar=is_.metavar, help=is_.help)
+    rounds, seconds = benchmark.rounds, benchmark.seconds
+    parser.add_argument(
+        "--rounds", type=_count, default=rounds, metavar="N", help=f"measurements of each contender; {rounds}"
+    )
+    takes = f"how long one measurement is; {seconds:g}"
+    parser.add_argument("--seconds", type=_seconds, default=seconds, metavar="S", help=takes)
+    out = Path(f"bench-{name}.json")
+    parser.add_argument("--out", type=Path, default=out, metavar="FILE", help=f"the report; {out}, its plot beside it")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON, and nothing else, on stdout")
+    return parser

@@ -1,17 +1,17 @@
-"""`podium bench replay`: how fast transitions of stacked frames go in and out, beside Stable-Baselines3's buffer."""
+"""`podium bench replay`: how fast transitions of stacked frames go in and out, beside SB3's and Tianshou's buffers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
-from podium.bench import peers
 from podium.bench.measure import Contender, alternate, rate
 from podium.bench.report import Measured, Report, Target
 from podium.core.batch import Batch
-from podium.core.errors import UsageError
+from podium.core.errors import UsageError, did_you_mean
 from podium.core.spaces import Frames
 from podium.engine.plan import GIB, count, memory
 from podium.replay.prioritized import PrioritizedReplay
@@ -24,15 +24,17 @@ FRAGMENT = 32
 BATCH = 256
 EPISODE = 200
 FRAME_BYTES = FRAME[0] * FRAME[1]
-PEER_BYTES = 2 * STACK * FRAME_BYTES
-"""Stable-Baselines3 keeps two whole stacks of each transition."""
-
-TARGETS = (Target("sb3", 5.0),)
+TARGETS = (Target("sb3", 5.0), Target("tianshou", 5.0))
 MOST_MEMORY = 1.1
 NOTE = (
-    "podium draws by priority, with weights, and feeds new priorities back; sb3's buffer is uniform. Both get stacks of "
-    "4 frames from 8 envs, and give 256 of them with the 256 that follow"
+    "podium and tianshou draw by priority, with weights, and feed new priorities back; sb3's buffer is uniform, and keeps "
+    "two whole stacks of each transition. All get stacks of 4 frames from 8 envs, and give 256 with the 256 that follow"
 )
+ABSENT = {
+    "sb3": "pip install 'podium[bench]'",
+    "tianshou": "its requirements exclude what podium's envs need: pip install --target FOLDER --no-deps tianshou numba "
+    "llvmlite sensai-utils h5py overrides deepdiff cachebox orderly-set pettingzoo, and PYTHONPATH=FOLDER",
+}
 
 
 def fragments() -> Iterator[Batch]:
@@ -115,9 +117,44 @@ class SB3:
         self._buffer.sample(BATCH)
         return BATCH
 
-    @property
-    def nbytes(self) -> int:
-        return self._buffer.observations.nbytes + self._buffer.next_observations.nbytes
+
+class Tianshou:
+    """The prioritized buffer of several envs, as its collector and its DQN call it, filled."""
+
+    def __init__(self, capacity: int) -> None:
+        from tianshou.data import Batch as Rows
+        from tianshou.data import PrioritizedVectorReplayBuffer
+
+        self._rows = Rows
+        self._buffer = PrioritizedVectorReplayBuffer(
+            capacity, ENVS, alpha=0.6, beta=0.5, stack_num=STACK, ignore_obs_next=True, save_only_last_obs=True
+        )
+        self._fragments = fragments()
+        for _ in range(capacity // (ENVS * FRAGMENT) + 1):
+            self.insert()
+
+    def insert(self) -> int:
+        batch = next(self._fragments)
+        after = np.concatenate([batch["obs"][1:], batch.last["obs"][None]])
+        for t in range(FRAGMENT):
+            names = ("action", "reward", "terminated", "truncated")
+            act, rew, terminated, truncated = (batch[name][t] for name in names)
+            row = self._rows(
+                obs=batch["obs"][t],
+                act=act,
+                rew=rew,
+                terminated=terminated,
+                truncated=truncated,
+                obs_next=after[t],
+                info={},
+            )
+            self._buffer.add(row)
+        return ENVS * FRAGMENT
+
+    def sample(self) -> int:
+        _, rows = self._buffer.sample(BATCH)
+        self._buffer.update_weight(rows, np.ones(BATCH, np.float32))
+        return BATCH
 
 
 class Measuring:
@@ -133,33 +170,48 @@ class Measuring:
         """The replay serves the next case, too."""
 
 
-def check(capacity: int, with_peer: bool) -> None:
+CONTENDERS: dict[str, tuple[type[Podium | SB3 | Tianshou], str, int]] = {
+    "podium": (Podium, "podium", FRAME_BYTES),
+    "sb3": (SB3, "stable_baselines3", 2 * STACK * FRAME_BYTES),
+    "tianshou": (Tianshou, "tianshou", FRAME_BYTES),
+}
+"""Each one's class, module, and bytes of a transition."""
+
+
+def check(names: Sequence[str], capacity: int) -> None:
     """Refuse what would not fit into memory, with the arithmetic."""
-    each = FRAME_BYTES + (PEER_BYTES if with_peer else 0)
+    each = sum(CONTENDERS[name][2] for name in names)
     if capacity * each > memory():
         raise UsageError(
-            f"--capacity {capacity} takes {count(capacity * each / GIB, 'GiB')}, {each:,} bytes each, and there are "
-            f"{count(memory() / GIB, 'GiB')}: take a smaller one{', or --alone' if with_peer else ''}"
+            f"--capacity {capacity} takes {count(capacity * each / GIB, 'GiB')}, {each:,} bytes each in {', '.join(names)}, "
+            f"and there are {count(memory() / GIB, 'GiB')}: take a smaller one, or fewer with --contenders"
         )
 
 
-def run(report: Report, capacity: int, alone: bool, rounds: int, seconds: float) -> None:
+def run(report: Report, capacity: int, contenders: Sequence[str], rounds: int, seconds: float) -> None:
     """Measure inserting and drawing, and how much memory it takes, and put them into the report."""
-    with_peer = peers.installed() and not alone
-    check(capacity, with_peer)
+    for name in contenders:
+        if name not in CONTENDERS:
+            raise UsageError(
+                f"--contenders {name!r}, expected some of {', '.join(CONTENDERS)}{did_you_mean(name, CONTENDERS)}"
+            )
+    if "podium" not in contenders:
+        raise UsageError(f"--contenders {','.join(contenders)}, expected podium among them: it is what is measured")
+    missing = [name for name in contenders if importlib.util.find_spec(CONTENDERS[name][1]) is None]
+    names = [name for name in contenders if name not in missing]
+    check(names, capacity)
     report.note(NOTE)
-    if not peers.installed():
-        report.note("no sb3, it is not installed (pip install 'podium[bench]')")
-    made: dict[str, Podium | SB3] = {"podium": Podium(capacity)}
-    if with_peer:
-        made["sb3"] = SB3(capacity)
+    for name in missing:
+        report.note(f"no {name}, it is not installed ({ABSENT[name]})")
+    ours = Podium(capacity)
+    made = {name: ours if name == "podium" else CONTENDERS[name][0](capacity) for name in names}
     for title in ("insert", "sample"):
         makers: dict[str, Callable[[], Contender]] = {
             name: partial(Measuring, getattr(replay, title)) for name, replay in made.items()
         }
         case = f"{title}, {capacity:,} transitions of {FRAME[0]}x{FRAME[1]}x{STACK}"
         report.cases.append(Measured(case, alternate(makers, rounds, seconds), TARGETS, "transitions/s"))
-    taken, frames = made["podium"].nbytes, capacity * FRAME_BYTES
+    taken, frames = ours.nbytes, capacity * FRAME_BYTES
     ratio = taken / frames
     report.note(
         f"memory: {taken:,} bytes, {ratio:.3f} of the {frames:,} of one frame for each transition "

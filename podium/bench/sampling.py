@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
@@ -136,9 +136,9 @@ def _missing(case: Case) -> str | None:
     return extra if package is not None and importlib.util.find_spec(package) is None else None
 
 
-def run(report: Report, chosen: Sequence[Case], rounds: int, seconds: float, fragment: int) -> None:
+def run(report: Report, env: str | None, envs: int | None, fragment: int, rounds: int, seconds: float) -> None:
     """Measure each case and put it into the report."""
-    for case in chosen:
+    for case in cases(env, envs):
         if missing := _missing(case):
             report.note(f"{case.title}: left out, what it needs is not installed (pip install 'podium[{missing}]')")
             continue

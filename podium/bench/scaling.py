@@ -74,7 +74,7 @@ def _sgd(progress: float, updates: int) -> Sgd:
     return Sgd(progress, updates)
 
 
-def run(report: Report, counts: Sequence[int], ms: float, rounds: int, seconds: float) -> None:
+def run(report: Report, workers: Sequence[int], ms: float, rounds: int, seconds: float) -> None:
     """Measure both optimizers with each number of workers, in alternation, and put it into the report."""
     if not there():
         raise UsageError("podium bench scaling reads /proc, which this system has not")
@@ -86,10 +86,10 @@ def run(report: Report, counts: Sequence[int], ms: float, rounds: int, seconds: 
         parts = Parts(config, Setup(engine, spec, *spaces_of(spec)), _policy, _sgd, as_played)
         fleet = Fleet(parts, parts.learner(), [])
         fleet.grow(1)
-        _check_memory(report, counts, fleet.worker_bytes())
+        _check_memory(report, workers, fleet.worker_bytes())
         runs: dict[str, dict[int, list[float]]] = {name: {} for name in OPTIMIZERS}
         shares: dict[str, dict[int, list[float]]] = {name: {} for name in OPTIMIZERS}
-        for count in counts:
+        for count in workers:
             fleet.grow(count)
             for _ in range(rounds):
                 for name in OPTIMIZERS:
@@ -126,9 +126,9 @@ def _curve(
     return found
 
 
-def _check_memory(report: Report, counts: Sequence[int], each: int) -> None:
+def _check_memory(report: Report, workers: Sequence[int], each: int) -> None:
     free = available_bytes()
     report.note(f"a worker's process takes {each / 2**20:.0f} MiB of its own; {free / 2**30:.1f} GiB are free")
     fit = int(SHARE_OF_MEMORY * free / each) + 1  # one is there already
-    if max(counts) > fit:
-        raise UsageError(f"--workers {max(counts)} do not fit into the memory, expected at most {fit}")
+    if max(workers) > fit:
+        raise UsageError(f"--workers {max(workers)} do not fit into the memory, expected at most {fit}")

@@ -12,6 +12,7 @@ import numpy as np
 from podium.bench.idle import ConstantPolicy
 from podium.bench.measure import Contender, alternate, rate
 from podium.bench.report import Measured, Report
+from podium.core.errors import UsageError
 from podium.engine.base import Engine, Handle
 from podium.engine.pool import Pool
 from podium.engine.start import start
@@ -77,8 +78,10 @@ def _rule(progress: float) -> tuple[float, float | None]:
     return 1e-3, None
 
 
-def run(report: Report, counts: Sequence[int], workers: int, parameters: int, rounds: int, seconds: float) -> None:
+def run(report: Report, shards: Sequence[int], workers: int, parameters: int, rounds: int, seconds: float) -> None:
     """Measure each number of shards on each engine, and put it into the report."""
+    if max(shards) > parameters:
+        raise UsageError(f"--shards {max(shards)}, expected at most --parameters, which is {parameters}")
     size = parameters * np.dtype(np.float32).itemsize
     report.note(
         f"an update moves {2 * size / 1e6:g} MB: a worker pulls all parameters and pushes a gradient of that size"
@@ -86,13 +89,13 @@ def run(report: Report, counts: Sequence[int], workers: int, parameters: int, ro
     for name in ENGINES:
         engine = start(name)
         try:
-            for shards in counts:
+            for parts in shards:
                 makers: dict[str, Callable[[], Contender]] = {
-                    "podium": partial(Server, engine, shards, workers, parameters),
+                    "podium": partial(Server, engine, parts, workers, parameters),
                     "copy": partial(Copy, parameters),
                 }
                 runs = alternate(makers, rounds, seconds)
-                point: dict[str, Any] = {"axis": "shards", "x": shards}
+                point: dict[str, Any] = {"axis": "shards", "x": parts}
                 point["updates_per_s"] = median(runs["podium"]) * GIGA / (2 * size)
                 case = f"{name}, {parameters:,} parameters, {workers} workers"
                 report.cases.append(Measured(case, runs, (), "GB/s", point=point))

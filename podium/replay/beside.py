@@ -15,8 +15,9 @@ FEW = 64
 class Beside:
     """`at` says for each slot of the ring which entry is its own, or -1. It grows with what is in it at once."""
 
-    def __init__(self, shape: tuple[int, int], like: Mapping[str, np.ndarray]) -> None:
-        self.at = np.full(shape, -1, np.int32)
+    def __init__(self, at: np.ndarray, like: Mapping[str, np.ndarray]) -> None:
+        self.at = at
+        self.at[:] = -1
         self.columns: Columns = {name: np.empty((FEW, *part.shape[2:]), part.dtype) for name, part in like.items()}
         self._free = np.arange(FEW - 1, -1, -1)
 

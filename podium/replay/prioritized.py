@@ -9,6 +9,7 @@ import numpy as np
 
 from podium.core.errors import TrainingError
 from podium.core.spaces import Frames
+from podium.replay.rows import as_flat
 from podium.replay.tree import SumTree
 from podium.replay.uniform import UniformReplay
 
@@ -46,7 +47,7 @@ class PrioritizedReplay(UniformReplay):
 
     def _enter(self, at: np.ndarray) -> None:
         leaves = self._leaves(at)
-        usable = self.rows.usable.reshape(-1)[leaves]
+        usable = as_flat(self.rows.usable)[leaves]
         self._weights.set(leaves, np.where(usable, self._greatest, 0.0))
         self._usable += int(np.count_nonzero(usable))
 
@@ -58,13 +59,13 @@ class PrioritizedReplay(UniformReplay):
 
     def _leaves(self, at: np.ndarray) -> np.ndarray:
         """The leaves of every stream's rows."""
-        return (at[:, None] % self.rows.length * self.rows.width + np.arange(self.rows.width)).reshape(-1)
+        return self.rows.flat(at[:, None], np.arange(self.rows.width)).reshape(-1)
 
     def _draw(self, count: int, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One row from each of `count` equal parts of all priorities."""
         tree, rows = self._weights, self.rows
         leaves = tree.find((np.arange(count) + self._rng.random(count)) * (tree.total / count))
-        slot, stream = leaves // rows.width, leaves % rows.width
+        stream, slot = np.divmod(leaves, rows.length)
         at = rows.tail + (slot - rows.tail) % rows.length
         weight = (tree.get(leaves) * (self.size / tree.total)) ** -beta
         return at, stream, (weight / weight.max()).astype(np.float32)

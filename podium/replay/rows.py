@@ -3,7 +3,8 @@
 A stream is one env's rows in their order. The observation that follows a row is that of the next row; the one that
 follows the newest row stands in the slot of the row to come. Observations that no row shows (those that ended episodes
 by truncation, and those after which a stream broke off) stand beside the ring. Of observations that are stacks of frames
-the ring holds the newest frame, and stacks are put together again when they are asked for.
+the ring holds the newest frame, and stacks are put together again when they are asked for. In memory a stream's rows
+stand one behind the other, so that what is read of a few in a row is read in one go.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ class Rows:
         for name, (shape, dtype) in self._shapes.items():
             stack = self.frames.get(name)
             if name not in FLAGS:
-                self.columns[name] = np.empty((*n, *(stack.shape(shape) if stack else shape)), dtype)
-        self.terminated, self.done, self.start, self.usable = (np.zeros(n, bool) for _ in range(4))
-        self._age = np.zeros(n, np.uint8)
+                self.columns[name] = by_stream(n, stack.shape(shape) if stack else shape, dtype)
+        self.terminated, self.done, self.start, self.usable = (by_stream(n, (), np.dtype(bool)) for _ in range(4))
+        self._age = by_stream(n, (), np.dtype(np.uint8))
         self.seen = [name for name in self.columns if under({name: 0}, "obs") or under({name: 0}, "state")]
-        self.beside = Beside(n, {name: self.columns[name] for name in self.seen})
+        self.beside = Beside(by_stream(n, (), np.dtype(np.int32)), {name: self.columns[name] for name in self.seen})
         self._stretch = np.zeros(self.width, np.int64)  # where the rows that are known to follow each other begin
         self._torn = np.zeros(self.width, bool)  # whether that was in the midst of an episode
 
@@ -147,11 +148,11 @@ class Rows:
 
     def flat(self, at: np.ndarray, stream: np.ndarray) -> np.ndarray:
         """Rows as indices of columns whose two axes are one."""
-        return at % self.length * self.width + stream
+        return stream * self.length + at % self.length
 
     def take(self, column: np.ndarray, at: np.ndarray, stream: np.ndarray) -> np.ndarray:
         """A column's values at rows of any shape."""
-        return column.reshape(self.length * self.width, *column.shape[2:])[self.flat(at, stream)]
+        return as_flat(column)[self.flat(at, stream)]
 
     def observed(self, name: str, at: np.ndarray, stream: np.ndarray) -> np.ndarray:
         """The observations (or states) at these rows, one axis of them."""
@@ -197,8 +198,7 @@ class Rows:
         key = (name, use, index.shape)
         if key not in self._reused:
             self._reused[key] = np.empty((*index.shape, *column.shape[2:]), column.dtype)
-        whole = column.reshape(self.length * self.width, *column.shape[2:])
-        return np.take(whole, index, axis=0, out=self._reused[key], mode="clip")
+        return np.take(as_flat(column), index, axis=0, out=self._reused[key], mode="clip")
 
     # --- state ---
 
@@ -267,6 +267,16 @@ class Rows:
         if not self.columns:
             return 0
         return sum(part.nbytes for part in (*self.columns.values(), *self._flags().values())) + self.beside.nbytes
+
+
+def by_stream(n: tuple[int, int], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Zeros `[rows, streams, ...]` that lie in memory stream by stream."""
+    return np.zeros((n[1], n[0], *shape), dtype).swapaxes(0, 1)
+
+
+def as_flat(column: np.ndarray) -> np.ndarray:
+    """The two axes as one, as `Rows.flat` counts."""
+    return column.swapaxes(0, 1).reshape(-1, *column.shape[2:])
 
 
 def _every(batch: Batch) -> np.ndarray:

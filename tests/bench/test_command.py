@@ -108,7 +108,7 @@ def test_without_stable_baselines3_its_target_is_not_measured(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "known: sampling, learning, controller, scaling, shards, central, rpc, replay"),
+        ([], "known: sampling, learning, controller, scaling, shards, central, replay, rpc"),
         (["sampel"], "did you mean 'sampling'?"),
         (["sampling", "--envs", "8"], "goes with --env"),
         (["sampling", "--env", "CartPol-v1"], "did you mean 'CartPole-v1'?"),
@@ -118,7 +118,10 @@ def test_without_stable_baselines3_its_target_is_not_measured(
         (["learning", "--seconds", "0"], "number of seconds above 0"),
         (["learning", "--round", "3"], "did you mean '--rounds'?"),
         (["learning", "--out", "report.txt"], "ends in .json"),
-        (["replay", "--capacity", "100000000"], "63,504 bytes each, and there are"),
+        (["replay", "--capacity", "100000000"], "63,504 bytes each in podium, sb3, and there are"),
+        (["replay", "--contenders", "podium,sb4"], "did you mean 'sb3'?"),
+        (["replay", "--contenders", "sb3"], "expected podium among them"),
+        (["shards", "--shards", "1,8", "--parameters", "4"], "--shards 8, expected at most --parameters"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,9 +133,12 @@ def test_replay_measures_both_ways_and_says_what_memory_it_takes(capsys: pytest.
     assert main(["bench", "replay", *QUICK, "--capacity", "2000", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert contenders(report, "insert") == contenders(report, "sample") == ["podium", "sb3"]
-    assert [(t["what"], t["target"]) for t in report["targets"]] == [("podium / sb3", 5.0)] * 2
+    assert [(t["what"], t["target"]) for t in report["targets"]] == [
+        ("podium / sb3", 5.0),
+        ("podium / tianshou", 5.0),
+    ] * 2
     assert any(note.startswith("memory: ") for note in report["notes"])
-    assert main(["bench", "replay", *QUICK, "--capacity", "600", "--alone"]) == 0
+    assert main(["bench", "replay", *QUICK, "--capacity", "600", "--contenders", "podium"]) == 0
     assert "not measured" in capsys.readouterr().out
 
 
