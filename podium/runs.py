@@ -137,7 +137,7 @@ def _inherit(request: TrainRequest) -> None:
     if request.algo in (None, algo) and request.env in (None, env):
         if request.preset is not None:
             raise UsageError(f"--preset and --from can't go together: the settings are those of {request.start_from}")
-        env_args = config.pop("env_args", {})
+        env_args, _ = config.pop("env_args", {}), config.pop("preset", None)
         request.settings = {**config, **request.settings}
         request.env_args = {**env_args, **request.env_args}
         if request.seeds is not None:

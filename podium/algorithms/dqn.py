@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from podium.algorithms.common.base import Algorithm, Setup
 from podium.algorithms.common.off_policy import REFUSED, ReplayConfig, replayed, shape_rewards
+from podium.algorithms.common.tuned import tuned
 from podium.core.config import Schedule, flag, setting, show
 from podium.core.errors import ConfigError
 from podium.core.imports import load_attribute
@@ -78,16 +79,4 @@ def build(config: DQNConfig, setup: Setup) -> Optimizer:
     return replayed(config, setup, make_policy)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "rainbow": {
-        "double": True,
-        "dueling": True,
-        "prioritized": True,
-        "n_step": 3,
-        "noisy": True,
-        "distribution": "categorical",
-        "epsilon": 0.0,
-    },
-}
-
-ALGORITHM = Algorithm("dqn", DQNConfig, make_policy, build, PRESETS, REFUSED)
+ALGORITHM = Algorithm("dqn", DQNConfig, make_policy, build, tuned("dqn"), REFUSED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from podium.algorithms.common.on_policy import (
     normalized,
     on_policy,
 )
+from podium.algorithms.common.tuned import tuned
 from podium.core.config import Schedule, setting
 from podium.policies.torch import Minibatch, Out, Report
 
@@ -69,26 +69,5 @@ def loss(out: Out, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, Repor
     }
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "pendulum": {
-        "steps": 300_000,
-        "envs": 16,
-        "fragment": 64,
-        "minibatch": 256,
-        "gamma": 0.9,
-        "normalize_obs": True,
-        "reward_scale": 0.1,
-    },
-    "memory": {
-        "steps": 500_000,
-        "fragment": 32,
-        "minibatch": 256,
-        "epochs": 20,
-        "gae_lambda": 0.9,
-        "memory": "lstm",
-        "normalize_obs": True,
-    },
-}
-
 REFUSED = {"async_samples": OLD_SAMPLES, "async_gradients": ONE_GRADIENT, "parameter_server": ONE_GRADIENT}
-ALGORITHM = on_policy("ppo", PPOConfig, loss, advantages, presets=PRESETS, refused=REFUSED)
+ALGORITHM = on_policy("ppo", PPOConfig, loss, advantages, presets=tuned("ppo"), refused=REFUSED)

@@ -100,6 +100,7 @@ class RunConfig(Config):
     keep: int = setting(3, "checkpoints that stay, beside latest and best", low=1)
     eval_every: int | None = setting(None, "between evaluations on separate, uncounted envs", unit="env steps", low=1)
     eval_episodes: int = setting(20, "episodes per evaluation", low=1)
+    preset: Any = setting(None, "the named set that the settings began with, and its origin", internal=True)
     env_args: Any = setting({}, "arguments of the env, as --env-arg k=v", internal=True)
     env_processes: int = setting(0, "processes that step the envs; 0 steps them in the evaluator", low=0, high=1024)
     frame_stack: int = setting(1, "observations in a row that the policy sees", low=1)
@@ -160,7 +161,8 @@ Build = Callable[[Any, Setup], Optimizer]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A frozen config, a policy and a way to build; presets are named sets of settings."""
+    """A frozen config, a policy and a way to build; presets are named sets of settings, `origin` says of one where it is
+    from."""
 
     name: str
     config: type[RunConfig]
@@ -173,7 +175,9 @@ class Algorithm:
         """The checked settings: what was given, over the preset's, over the defaults."""
         if preset is not None and preset not in self.presets:
             raise UsageError(f"{self.name} has no preset {preset!r}{known_names(preset, self.presets)}")
-        settings = {**(self.presets[preset] if preset else {}), **given}
+        chosen = dict(self.presets[preset]) if preset is not None else {}
+        origin = {"preset": {"name": preset, "origin": chosen.pop("origin", None)}} if preset is not None else {}
+        settings = {**chosen, **given, **origin}
         if (reason := self.refused.get(settings.get("optimizer", ""))) is not None:
             fitting = [name for name in OPTIMIZERS if name not in self.refused]
             raise ConfigError(
