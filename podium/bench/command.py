@@ -22,6 +22,7 @@ HELP = """podium bench NAME [--rounds N] [--seconds S] [--out FILE.json] [--json
   central    env steps per second of workers on Ray that ask one server, with a CNN; --workers N --envs N --threads N
   rpc        what asking a policy for actions costs, over every transport; podium bench rpc --help
   replay     transitions of stacked frames per second into a replay and out of it; --capacity N
+  curves     how well Podium and Stable-Baselines3 learn with the same settings; --algo NAME --env NAME --steps N
 
 Each measures Podium and what it is held against (the bare loop without it, where they are installed other libraries, a
 straight line, a plain copy) in alternation. It prints a table, writes the report as JSON and draws it beside."""
@@ -68,11 +69,12 @@ class Flag:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is measured, and by which flags. Its module of the same name has `run(report, rounds, seconds, **flags)`."""
+    """What is measured, and by which flags: its module of the same name has `run(report, **flags)`, among them `rounds`
+    and `seconds` where speed is measured, again and again."""
 
     what: str
     flags: Mapping[str, Flag] = field(default_factory=dict)
-    rounds: int = 9
+    rounds: int | None = 9
     seconds: float = 1.5
 
 
@@ -129,6 +131,22 @@ BENCHMARKS = {
         },
         rounds=5,
     ),
+    "curves": Benchmark(
+        "How well Podium and Stable-Baselines3 learn with the same settings, seed by seed.",
+        {
+            "algo": Flag(str, "dqn", "NAME", "dqn, ddpg, td3 or sac; dqn"),
+            "env": Flag(str, "minatar:Breakout", "NAME", "a gymnasium id or minatar:NAME; minatar:Breakout"),
+            "preset": Flag(str, None, "NAME", "the algorithm's named settings"),
+            "steps": Flag(_count, 1_000_000, "N", "env steps of a run; 1000000"),
+            "every": Flag(_count, 50_000, "N", "env steps between evaluations; 50000"),
+            "seeds": Flag(_counts, _counts("1,2,3"), "N,N", "one run of each contender for each; 1,2,3"),
+            "contenders": Flag(_names, ["podium", "sb3"], "A,B", "podium, sb3"),
+            "runs": Flag(
+                Path, Path("bench-curves"), "DIR", "the runs' folders, where finished ones are taken as they are"
+            ),
+        },
+        rounds=None,
+    ),
 }
 KNOWN = [*BENCHMARKS, "rpc"]
 
@@ -164,11 +182,12 @@ def _parser(name: str, benchmark: Benchmark, parser_class: type[argparse.Argumen
     for flag, is_ in benchmark.flags.items():
         parser.add_argument(f"--{flag}", type=is_.read, default=is_.default, metavar=is_.metavar, help=is_.help)
     rounds, seconds = benchmark.rounds, benchmark.seconds
-    parser.add_argument(
-        "--rounds", type=_count, default=rounds, metavar="N", help=f"measurements of each contender; {rounds}"
-    )
-    takes = f"how long one measurement is; {seconds:g}"
-    parser.add_argument("--seconds", type=_seconds, default=seconds, metavar="S", help=takes)
+    if rounds is not None:
+        parser.add_argument(
+            "--rounds", type=_count, default=rounds, metavar="N", help=f"measurements of each contender; {rounds}"
+        )
+        takes = f"how long one measurement is; {seconds:g}"
+        parser.add_argument("--seconds", type=_seconds, default=seconds, metavar="S", help=takes)
     out = Path(f"bench-{name}.json")
     parser.add_argument("--out", type=Path, default=out, metavar="FILE", help=f"the report; {out}, its plot beside it")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, and nothing else, on stdout")

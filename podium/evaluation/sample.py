@@ -69,6 +69,14 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     )
 
 
+def in_turn(reports: Sequence[Report]) -> Report:
+    """Reports of the same ones' work, one after the other, as one."""
+    merged = merge_reports(reports)
+    merged.samplers, merged.learners = (max(getattr(one, who) for one in reports) for who in ("samplers", "learners"))
+    merged.slowest_s = sum(report.slowest_s for report in reports)
+    return merged
+
+
 def concat_samples(samples: Sequence[Sample]) -> Sample:
     """Samples of several evaluators as one, their batches side by side in the given order."""
     head = samples[0]

@@ -6,13 +6,13 @@ from podium.core.errors import ArgumentLost
 from podium.engine.base import Engine, Handle, Ref
 from podium.engine.pool import Pool
 from podium.evaluation.replayed import DrawPlan
-from podium.evaluation.sample import Report, merge_reports
+from podium.evaluation.sample import Report, in_turn, merge_reports
 from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed
 
 
 class SyncReplay:
     """An update is a minibatch, and is due for each `every` env steps beyond the first `starts`. The samplers may be the
-    learner alone."""
+    learner alone. Sampling and learning take turns until `report_every` env steps are there to report."""
 
     def __init__(
         self,
@@ -25,16 +25,23 @@ class SyncReplay:
         *,
         starts: int,
         every: float,
+        report_every: int = 1,
     ) -> None:
         self.engine, self._learner, self.samplers = engine, learner, samplers
         self.fragment, self.sgd, self.draws = fragment, sgd, draws
-        self.starts, self.every = starts, every
+        self.starts, self.every, self.report_every = starts, every, report_every
         self.updates = self.seen = 0
 
     def learner(self) -> Handle:
         return self._learner
 
     def step(self, progress: float) -> Report:
+        turns = [self._turn(progress)]
+        while sum(turn.env_steps for turn in turns) < self.report_every:
+            turns.append(self._turn(progress))
+        return pool_figures(in_turn(turns), self.samplers)
+
+    def _turn(self, progress: float) -> Report:
         stages, draws = Report(), self.draws(progress)
         with timed(stages, "sampling"):
             weights = self._learner.call("get_weights", progress)
@@ -50,7 +57,7 @@ class SyncReplay:
             self.updates += due
             report = merge_reports([report, learned])
         report.timers.update(stages.timers)
-        return pool_figures(report, self.samplers)
+        return report
 
     def _due(self, seen: int) -> int:
         return max(int((seen - self.starts) / self.every), 0)

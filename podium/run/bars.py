@@ -21,6 +21,7 @@ TITLES = {
     "bench-scaling": "Scaling over workers",
     "bench-shards": "Parameter server",
     "bench-central": "Central inference",
+    "bench-curves": "Return of the last evaluation",
     "bench-replay": "Replay",
 }
 KEYS = ("case", "contender", "unit", "median")

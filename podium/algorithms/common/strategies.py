@@ -233,6 +233,7 @@ def sync_replay(parts: Parts) -> Optimizer:
         parts.draws,
         starts=config.learning_starts,
         every=config.train_every,
+        report_every=config.report_every,
     )
 
 
