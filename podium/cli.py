@@ -228,7 +228,7 @@ def _train_help(algo: str | None) -> str:
         "podium train ALGO ENV [--SETTING VALUE ...]",
         "",
         "  ALGO  " + ", ".join(algorithms.names()) + ", or your own as module:attribute",
-        "  ENV   a gymnasium id, envpool:NAME, toy:NAME, your own as module:function, or external",
+        "  ENV   a gymnasium id, atari:NAME, minatar:NAME, envpool:NAME, toy:NAME, your own as module:function, or external",
         "",
         "  --out DIR          the run's folder; by default one under runs/",
         "  --overwrite        replace the run that the folder holds",

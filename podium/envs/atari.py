@@ -11,8 +11,9 @@ import numpy as np
 
 from podium.core.errors import MissingExtra, UsageError, did_you_mean
 from podium.core.spaces import Box, Columns, Discrete, Leaf, Space
-from podium.envs.base import Stepped
+from podium.envs.base import Stepped, VectorEnv
 from podium.envs.toys import at_least
+from podium.envs.wrappers import FrameStack
 
 SIZE = 84
 ENLARGED = 4
@@ -51,60 +52,65 @@ def other_name(name: str) -> tuple[str, dict[str, Any]] | None:
     return found["five"] or found["plain"], {} if found["version"] == "4" else {"sticky": STICKY}
 
 
-class AtariVector:
+def make_games(
+    rom: str,
+    time_limit: int | None,
+    num_envs: int,
+    sticky: float = 0.0,
+    full_actions: bool = False,
+    episodic_life: bool = False,
+    noops: int = 30,
+    fire: bool = True,
+    skip: int = 4,
+    stack: int = 4,
+    max_frames: int = 108_000,
+    threads: int | None = None,
+) -> VectorEnv:
     """`num_envs` games with the customary preprocessing: an action is repeated for `skip` frames, the last two of them
-    make one picture (their maximum) of 84x84 greys, and the last `stack` pictures are what is observed.
+    make one picture (their maximum) of 84x84 greys, and the last `stack` pictures are what is observed; they are put
+    together here, so that a replay can tell, and keeps each once.
 
     A game begins with FIRE where it has that (and `fire`), and goes on without an action for a random number of frames,
-    `noops` at most; what was before is black. It is cut after `max_frames`, or after `time_limit` steps where there is
-    such a limit. With `episodic_life` a lost life ends an episode, while the game goes on, and its return with it.
+    `noops` at most. It is cut after `max_frames`, or after `time_limit` steps where there is such a limit. With
+    `episodic_life` a lost life ends an episode, while the game goes on, and its return with it.
     """
+    from ale_py import AtariVectorEnv
+
+    longest = max_frames if time_limit is None else time_limit * skip
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    pictures = at_least("stack", stack, 1)
+    env = AtariVectorEnv(
+        rom,
+        num_envs,
+        num_threads=min(cores if threads is None else at_least("threads", threads, 1), num_envs),
+        max_num_frames_per_episode=min(at_least("max_frames", max_frames, 1), longest),
+        repeat_action_probability=share("sticky", sticky),
+        full_action_space=flag("full_actions", full_actions),
+        img_height=SIZE,
+        img_width=SIZE,
+        stack_num=1,
+        frameskip=at_least("skip", skip, 1),
+        noop_max=at_least("noops", noops, 1),
+        use_fire_reset=flag("fire", fire),
+        reward_clipping=False,
+        autoreset_mode="SameStep",
+    )
+    games = AtariVector(env, num_envs, skip, flag("episodic_life", episodic_life))
+    return FrameStack(games, pictures) if pictures > 1 else games
+
+
+class AtariVector:
+    """The vector of games that ale-py steps, one picture an observation."""
 
     autoreset: Literal["same", "next"] = "same"
     masked = False
 
-    def __init__(
-        self,
-        rom: str,
-        time_limit: int | None,
-        num_envs: int,
-        sticky: float = 0.0,
-        full_actions: bool = False,
-        episodic_life: bool = False,
-        noops: int = 30,
-        fire: bool = True,
-        skip: int = 4,
-        stack: int = 4,
-        max_frames: int = 108_000,
-        threads: int | None = None,
-    ) -> None:
-        from ale_py import AtariVectorEnv
-
-        self.n = num_envs
-        self.frames_per_step = at_least("skip", skip, 1)
-        self._episodic_life = flag("episodic_life", episodic_life)
-        longest = max_frames if time_limit is None else time_limit * skip
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._env = AtariVectorEnv(
-            rom,
-            num_envs,
-            num_threads=min(cores if threads is None else at_least("threads", threads, 1), num_envs),
-            max_num_frames_per_episode=min(at_least("max_frames", max_frames, 1), longest),
-            repeat_action_probability=share("sticky", sticky),
-            full_action_space=flag("full_actions", full_actions),
-            img_height=SIZE,
-            img_width=SIZE,
-            stack_num=at_least("stack", stack, 1),
-            frameskip=skip,
-            noop_max=at_least("noops", noops, 1),
-            use_fire_reset=flag("fire", fire),
-            reward_clipping=False,
-            autoreset_mode="SameStep",
-        )
-        self.observation_space: Space = Box.of(0, 255, (stack, SIZE, SIZE), np.uint8)
-        self.action_space: Leaf = Discrete(len(self._env.ale.get_action_set()))
-        self._lives = np.zeros(num_envs, np.int32)
-        self._obs = np.zeros((num_envs, stack, SIZE, SIZE), np.uint8)
+    def __init__(self, env: Any, n: int, skip: int, episodic_life: bool) -> None:
+        self._env, self.n, self.frames_per_step, self._episodic_life = env, n, skip, episodic_life
+        self.observation_space: Space = Box.of(0, 255, (1, SIZE, SIZE), np.uint8)
+        self.action_space: Leaf = Discrete(len(env.ale.get_action_set()))
+        self._lives = np.zeros(n, np.int32)
+        self._obs = np.zeros((n, 1, SIZE, SIZE), np.uint8)
 
     def reset(self, seeds: Sequence[int]) -> Columns:
         # ale-py takes seeds from 1 to the largest int32; the others mean something else to it.

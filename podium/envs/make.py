@@ -93,7 +93,10 @@ def spaces_of(spec: EnvSpec) -> tuple[Space, Leaf]:
 
 def frames_of(spec: EnvSpec) -> dict[str, Frames]:
     """Which observations are stacks of frames, by their paths."""
-    if spec.frame_stack == 1:
+    from podium.envs.names import Vector, resolve
+
+    source = resolve(spec)
+    if spec.frame_stack == 1 and not (isinstance(source, Vector) and source.stacks):
         return {}
     env = make(replace(spec, processes=0), 1)
     try:

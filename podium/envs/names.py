@@ -37,9 +37,11 @@ class Singles:
 
 @dataclass(frozen=True)
 class Vector:
-    """The name stands for something that steps many envs itself."""
+    """The name stands for something that steps many envs itself; where it `stacks`, their observations may be stacks of
+    frames."""
 
     make: Callable[[int], VectorEnv]
+    stacks: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,9 +169,9 @@ def _from_toys(spec: EnvSpec, toy: str) -> Vector:
 
 def _from_atari(spec: EnvSpec, game: str) -> Vector:
     rom = atari.rom_of(game, describe(spec))
-    vector = functools.partial(atari.AtariVector, rom, spec.time_limit)
+    vector = functools.partial(atari.make_games, rom, spec.time_limit)
     check_args(spec, vector)
-    return Vector(lambda n: vector(num_envs=n, **spec.args))
+    return Vector(lambda n: vector(num_envs=n, **spec.args), stacks=True)
 
 
 def _from_minatar(spec: EnvSpec, game: str) -> Singles | Vector:

@@ -12,12 +12,13 @@ from ale_py import Action, ALEInterface, LoggerMode, roms
 import podium
 from podium.core.errors import UsageError
 from podium.core.metrics import Timers
-from podium.core.spaces import Columns, Discrete
+from podium.core.spaces import Columns, Discrete, Frames
 from podium.envs.atari import AtariVector, games
 from podium.envs.base import Stepped
 from podium.envs.check import check
-from podium.envs.make import EnvSpec, make, traits_of
+from podium.envs.make import EnvSpec, frames_of, make, traits_of
 from podium.envs.names import known, note
+from podium.envs.wrappers import FrameStack
 from podium.evaluation.collector import Collector
 from podium.evaluation.play import play
 from podium.policies.base import Acted
@@ -57,7 +58,7 @@ class OneGame:
         for _ in range(frames - 1):
             self.ale.act(Action.NOOP)
         self.frames[0], self.frames[1] = 0, self.ale.getScreenGrayscale()
-        self.stack = np.concatenate([np.zeros((3, 84, 84)), self.picture()[None]])
+        self.stack = np.stack([self.picture()] * 4)
         return self.stack
 
     def picture(self) -> np.ndarray:
@@ -88,27 +89,31 @@ def played(spec: EnvSpec, steps: int = STEPS) -> tuple[Columns, list[Stepped]]:
     """The first observation and each step's outcome, their arrays copied."""
     env = make(spec, len(SEEDS))
     first = {"obs": env.reset(SEEDS)["obs"].copy()}
-    outcomes = [env.step(row) for row in actions_for(env, steps)]
+    outcomes = []
+    for row in actions_for(env, steps):
+        step = env.step(row)
+        outcomes.append(step._replace(obs={"obs": step.obs["obs"].copy()}))
     env.close()
-    return first, [step._replace(obs={"obs": step.obs["obs"].copy()}) for step in outcomes]
+    return first, outcomes
 
 
 @pytest.mark.parametrize(("game", "rewards", "ends"), [("Breakout", 1, 2), ("SpaceInvaders", 10, 0)])
 def test_against_one_game_stepped_by_hand(game: str, rewards: int, ends: int) -> None:
     env = make(EnvSpec(f"atari:{game}"), 2)
-    assert isinstance(env, AtariVector) and env.autoreset == "same"
+    assert isinstance(env, FrameStack) and isinstance(env.env, AtariVector) and env.autoreset == "same"
     begun: list[np.ndarray] = []
-    step = env._env.step
+    inner = env.env._env
+    step = inner.step
 
     def noting(actions: np.ndarray) -> Any:
         result = step(actions)
         begun.append(result[-1]["episode_frame_number"].copy())
         return result
 
-    env._env.step = noting
+    inner.step = noting
     obs = env.reset(SEEDS)["obs"]
     singles = [OneGame(games()[game], seed + 1) for seed in SEEDS]
-    frames = env._env.reset(seed=np.array(SEEDS) + 1)[1]["episode_frame_number"]
+    frames = inner.reset(seed=np.array(SEEDS) + 1)[1]["episode_frame_number"]
     for i, single in enumerate(singles):
         assert 1 <= frames[i] <= 30 and close(obs[i], single.begin(int(frames[i])))
     rewarded = ended = 0
@@ -135,7 +140,7 @@ def test_a_lost_life_ends_an_episode_but_not_the_game() -> None:
     np.testing.assert_array_equal(first["obs"], again["obs"])
     lost = 0
     for game, life in zip(whole, lives, strict=True):
-        np.testing.assert_array_equal(game.obs["obs"], life.obs["obs"])
+        np.testing.assert_array_equal(game.obs["obs"][:, -1], life.obs["obs"][:, -1])
         np.testing.assert_array_equal(game.reward, life.reward)
         assert life.game_over is not None and game.game_over is None
         np.testing.assert_array_equal(life.game_over, game.terminated)
@@ -147,7 +152,10 @@ def test_a_lost_life_ends_an_episode_but_not_the_game() -> None:
                 assert game.finals is not None and game.final_rows is not None
                 np.testing.assert_array_equal(final, game.finals["obs"][game.final_rows.tolist().index(i)])
             else:
-                np.testing.assert_array_equal(final, life.obs["obs"][i])
+                begun = life.obs["obs"][i]
+                np.testing.assert_array_equal(begun, np.stack([begun[-1]] * 4))
+                np.testing.assert_array_equal(final[-1], begun[-1])
+                assert not np.array_equal(final[0], begun[0])
         lost += int((life.terminated & ~life.game_over).sum())
     assert lost >= 4 * sum(int(step.terminated.sum()) for step in whole) > 0
 
@@ -251,6 +259,13 @@ def test_what_is_wrong_is_named(spec: EnvSpec, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         make(spec, 1)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_replay_is_told_of_the_stacks() -> None:
+    assert frames_of(EnvSpec("atari:Pong")) == {"obs": Frames(4, 0)}
+    assert frames_of(EnvSpec("PongNoFrameskip-v4", {"stack": 1})) == {}
+    assert frames_of(EnvSpec("atari:Pong", {"stack": 1}, frame_stack=3)) == {"obs": Frames(3, 0)}
+    assert frames_of(EnvSpec("CartPole-v1")) == {}
 
 
 def test_every_game_that_is_listed_has_its_rom() -> None:
