@@ -56,11 +56,16 @@ def main(words: Sequence[str], parser_class: Callable[..., Any]) -> int:
     )
     parser.add_argument("names", nargs="*", metavar="ALGO|ROW", help="only these")
     parser.add_argument("--quick", action="store_true", help="fewer seeds a row: minutes")
+    parser.add_argument("--seed", type=int, metavar="N", help="of each row's seeds only this one")
     parser.add_argument("--out", metavar="JSON", help="write the report here")
     parser.add_argument("--json", action="store_true")
     own = parser.parse_args(list(words))
     seeds = {row.name: row.seeds[: row.quick] if own.quick else row.seeds for row in rows()}
+    if own.seed is not None:
+        seeds = {name: [own.seed] if own.seed in known else [] for name, known in seeds.items()}
     chosen = [row for row in _chosen(own.names) if seeds[row.name]]
+    if not chosen and own.seed is not None:
+        raise UsageError(f"--seed {own.seed} is none of the seeds of {' '.join(own.names) or 'any row'}")
     if not chosen:
         raise UsageError(
             f"nothing to verify with --quick in {' '.join(own.names)}: expected it without, which takes hours"

@@ -64,6 +64,10 @@ def test_each_row_gets_its_verdict_and_one_that_falls_short_the_exit_code(capsys
 def test_quick_leaves_out_what_takes_hours(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "inside", "--quick"]) == 2
     assert "nothing to verify with --quick in inside" in capsys.readouterr().err
+    assert main(["verify", "easy", "--seed", "3"]) == 2
+    assert "--seed 3 is none of the seeds of easy" in capsys.readouterr().err
+    assert main(["verify", "easy", "--seed", "2", "--json"]) == 0
+    assert [run["seed"] for run in json.loads(capsys.readouterr().out)[0]["runs"]] == [2]
     assert main(["verify", "insid"]) == 2
     assert "did you mean 'inside'?" in capsys.readouterr().err
 
