@@ -17,6 +17,7 @@ HELP = """podium bench NAME [--rounds N] [--seconds S] [--out FILE.json] [--json
   scaling    env steps per second against workers on Ray, with an env that sleeps; --workers 1,8,64
   shards     what a parameter server moves, against its shards; --shards 1,2,4,8
   central    env steps per second of workers on Ray that ask one server, with a CNN; --workers N --envs N --threads N
+  apex       Ape-X on Ray beside DQN in one process, and its learner's rate against --workers 2,64 whose env sleeps
   rpc        what asking a policy for actions costs, over every transport; podium bench rpc --help
   replay     transitions of stacked frames per second into a replay and out of it; --capacity N
 
@@ -157,6 +158,23 @@ def _replay(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
     return 0
 
 
+def _apex(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
+    what = "Ape-X on Ray beside DQN in one process, and its learner's rate against workers whose env sleeps."
+    parser = _parser("apex", what, parser_class, rounds=3, seconds=8)
+    default = "2,64"
+    parser.add_argument("--workers", type=_counts, default=_counts(default), metavar="N,N", help=f"how many; {default}")
+    parser.add_argument("--ms", type=_milliseconds, default=50.0, metavar="MS", help="a step of the env takes this; 50")
+    own = parser.parse_args(words[1:])
+    from podium.bench import apex
+    from podium.bench.report import Report, check_out, publish
+
+    check_out(own.out)
+    report = Report("bench-apex", words)
+    apex.run(report, own.workers, own.ms, own.rounds, own.seconds)
+    publish(report, own.out, own.json)
+    return 0
+
+
 def _rpc(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
     from podium.bench.rpc.command import main as rpc
 
@@ -210,6 +228,7 @@ BENCHMARKS: dict[str, Callable[[Words, type[argparse.ArgumentParser]], int]] = {
     "scaling": _scaling,
     "shards": _shards,
     "central": _central,
+    "apex": _apex,
     "rpc": _rpc,
     "replay": _replay,
 }

@@ -120,8 +120,9 @@ class AsyncReplay:
 
     def _play(self, progress: float) -> None:
         """Call samplers, those first of whom least waits; they go on with the weights that have come last."""
-        if self._coming is None and (self._weights is None or self._begun - self._version >= self.broadcast_every):
-            self._coming, self._next_version = self._learner.call("get_weights", progress), self._begun
+        version = self.updates + sum(learning.on.count for learning in self._learning)  # once the learner comes to it
+        if self._coming is None and (self._weights is None or version - self._version >= self.broadcast_every):
+            self._coming, self._next_version = self._learner.call("get_weights", progress), version
             if self._weights is None:
                 self._weights, self._version = self._coming, self._next_version
         draws = self.draws(progress)

@@ -147,9 +147,14 @@ def draws(config: Any, progress: float) -> Draws:
 
 def replayed(config: Any, setup: Setup, policy: Any) -> Optimizer:
     """The algorithm over its optimizer."""
+    return STRATEGIES[config.optimizer](parts_of(config, setup, policy))
+
+
+def parts_of(config: Any, setup: Setup, policy: Any) -> Parts:
+    """What an optimizer puts together."""
     frames = frames_of(setup.env)
     capacity = config.capacity(setup.observation_space, setup.action_space, frames)
-    parts = Parts(
+    return Parts(
         config,
         setup,
         policy,
@@ -160,4 +165,3 @@ def replayed(config: Any, setup: Setup, policy: Any) -> Optimizer:
         capacity,
         partial(make_recent, config, frames) if config.prioritized else None,
     )
-    return STRATEGIES[config.optimizer](parts)
