@@ -17,6 +17,7 @@ class ApexConfig(DQNConfig):
     optimizer: OptimizerName = optimizer("async_replay")
     workers: Workers = workers(2)
     fragment: int = setting(8, "steps per env in a sample", unit="steps", low=1)
+    hidden: tuple[int, ...] = setting((64, 64), "sizes of the hidden layers", low=1)
     n_step: int = setting(3, "rewards that are summed before the value of what follows", unit="steps", low=1, high=1000)
     prioritized: bool = setting(True, "draw transitions by how wrong the policy was about them")
     double: bool = setting(True, "the network chooses the next action, its target says what that is worth")

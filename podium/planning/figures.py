@@ -200,10 +200,10 @@ def traffic(config: RunConfig, measured: Measured) -> Traffic:
     if config.optimizer == "async_gradients":
         return Traffic(0, measured.weight_bytes, gradient, calls=3)
     if isinstance(config, ReplayConfig) and replays(config):
-        updates = count * config.envs * config.fragment / config.train_every
-        weights = max(updates / config.broadcast_every, 1) * measured.weight_bytes
-        drawn = updates * config.batch * measured.drawn_bytes
-        return Traffic(count * sample_bytes(config, measured), int(weights), drawn=int(drawn), calls=4 * count)
+        due = count * config.envs * config.fragment / config.train_every
+        sent = max(due / config.broadcast_every, 1) * measured.weight_bytes
+        drawn = due * config.batch * measured.drawn_bytes
+        return Traffic(count * sample_bytes(config, measured), int(sent), drawn=int(drawn), calls=4 * count)
     reduced = 0
     if config.optimizer == "multi_device":
         steps = max(_gradient_steps(config, count) // config.learners, 1)

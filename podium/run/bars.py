@@ -22,6 +22,7 @@ TITLES = {
     "bench-shards": "Parameter server",
     "bench-central": "Central inference",
     "bench-replay": "Replay",
+    "bench-apex": "Ape-X",
 }
 KEYS = ("case", "contender", "unit", "median")
 BAR_INCHES, CASE_INCHES, TITLE_INCHES = 0.36, 0.85, 0.6
