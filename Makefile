@@ -52,6 +52,7 @@ bench: install
 	$(BIN)/podium bench shards
 	$(BIN)/podium bench replay
 	$(BIN)/podium bench central
+	$(BIN)/podium bench apex
 	$(BIN)/podium bench rpc --transport torch_rpc,grpc,ray,shm --rounds 3
 
 protocol: install

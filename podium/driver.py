@@ -20,6 +20,7 @@ from podium.envs.check import check
 from podium.envs.make import EnvSpec, describe, held, spaces_of, traits_of
 from podium.evaluation.sample import Report
 from podium.optimizers import meter
+from podium.optimizers.base import get_replay, set_replay
 from podium.planning.outside import check_outside
 from podium.planning.plan import check_at_once, check_memory, check_on_engine
 from podium.run.callbacks import Callback
@@ -289,9 +290,9 @@ class Run:
         return folder / name
 
     def _replay_parts(self) -> tuple[dict[str, Any], dict[str, Path]]:
-        """The learner's replay as parts of a checkpoint, and those that are there already; nothing where it has none."""
+        """The replay as parts of a checkpoint, and those that are there already; nothing where there is none."""
         latest = self.folder.checkpoints / "latest"
-        found = self.engine.get(self.optimizer.learner().call("get_replay", checkpoint.part_names(latest)))
+        found = get_replay(self.engine, self.optimizer, checkpoint.part_names(latest))
         if found is None:
             return {}, {}
         state, pieces = found
@@ -310,7 +311,7 @@ class Run:
         self.optimizer.set_state(parts["optimizer"])
         if "replay" in parts:
             pieces = {name: part for name, part in parts.items() if name.startswith("replay-")}
-            self.engine.get(self.optimizer.learner().call("set_replay", parts["replay"], pieces))
+            set_replay(self.engine, self.optimizer, parts["replay"], pieces)
         if self.counters.best_return is not None:
             self._best = checkpoint.load(self.folder.checkpoints / "best")[0]["policy"]
         self.folder.cut_metrics(self.counters.env_steps)

@@ -32,7 +32,7 @@ class DQNConfig(ReplayConfig):
     hidden: tuple[int, ...] = setting((128, 128), "sizes of the hidden layers", low=1)
     train_every: float = setting(2.0, "for each update; 0.5 makes two updates for each", unit="env steps", above=0)
     epsilon: float | Schedule = setting(Schedule.parse("1->0.04@0.1"), "share of random actions", low=0, high=1)
-    epsilon_spread: float = setting(0.0, "an evaluator's last env has epsilon to 1 plus this power", low=0)
+    epsilon_spread: float = setting(0.0, "of all envs the last has epsilon to 1 plus this power", low=0)
     target_every: int = setting(128, "after which the target network follows", unit="updates", low=1)
     double: bool = setting(False, "the network chooses the next action, its target says what that is worth")
     dueling: bool = setting(False, "one stream of layers for the state's value, one for what actions add")

@@ -20,6 +20,7 @@ HELP = """podium bench NAME [--rounds N] [--seconds S] [--out FILE.json] [--json
   scaling    env steps per second against workers on Ray, with an env that sleeps; --workers 1,8,64
   shards     what a parameter server moves, against its shards; --shards 1,2,4,8
   central    env steps per second of workers on Ray that ask one server, with a CNN; --workers N --envs N --threads N
+  apex       Ape-X on Ray beside DQN in one process, and its learner's rate against --workers 2,64 whose env sleeps
   rpc        what asking a policy for actions costs, over every transport; podium bench rpc --help
   replay     transitions of stacked frames per second into a replay and out of it; --capacity N
   curves     how well Podium and Stable-Baselines3 learn with the same settings; --algo NAME --env NAME --steps N
@@ -120,6 +121,15 @@ BENCHMARKS = {
         },
         rounds=5,
         seconds=3,
+    ),
+    "apex": Benchmark(
+        "Ape-X on Ray beside DQN in one process, and its learner's rate against workers whose env sleeps.",
+        {
+            "workers": Flag(_counts, _counts("2,64"), "N,N", "how many; 2,64"),
+            "ms": Flag(_milliseconds, 50.0, "MS", "a step of the env takes this; 50"),
+        },
+        rounds=3,
+        seconds=8,
     ),
     "replay": Benchmark(
         "Transitions of 84x84x4 bytes per second into a prioritized replay, and out of it 256 at a time.",

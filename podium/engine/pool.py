@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -58,9 +58,10 @@ class Finished:
 class Pool:
     """A fixed number of workers, `depth` calls in flight for each at most.
 
-    A worker that dies, raises or takes longer than `time_limit` seconds is replaced, and its calls are lost. More than
-    `max_failures` of that with no finished call between them end the run with the first one's cause. What a call was
-    given and could not have is no worker's fault, and an error at once: what gave it is no member of the pool.
+    A worker that dies, raises or takes longer than `time_limit` seconds is replaced, and its calls are lost; what it raises
+    is an error at once where that is none of `replaces`. More than `max_failures` of that with no finished call between
+    them end the run with the first one's cause. What a call was given and could not have is no worker's fault: an error at
+    once, or with `bears_losses` a call that is lost.
 
     A `server` that all workers ask belongs to the pool, and is closed with it. It is not replaced: that it is gone is the
     error, whatever a worker says.
@@ -76,9 +77,11 @@ class Pool:
         max_failures: int = 3,
         time_limit: float = 300.0,
         server: Handle | None = None,
+        replaces: tuple[type[Exception], ...] = (Exception,),
+        bears_losses: bool = False,
     ) -> None:
         self.engine, self.depth, self.max_failures, self.time_limit = engine, depth, max_failures, time_limit
-        self.server = server
+        self.server, self.replaces, self.bears_losses = server, replaces, bears_losses
         self._spawn = spawn
         self.replaced = self.lost = 0
         self.until_ended = False  # whether the last `wait` saw the call that it was given end
@@ -160,6 +163,22 @@ class Pool:
     def poll(self) -> None:
         """Take note of replacements that have come up, where no call is under way whose result this would swallow."""
         self._collect(0.0)
+
+    @property
+    def under_way(self) -> list[Ref]:
+        """What is waited for: calls, and the starts of replacements."""
+        return [call.ref for worker in self._workers for call in self._pending(worker)]
+
+    def take(self, ended: Collection[Ref]) -> list[Finished]:
+        """Those of the calls that have ended which ended well, for who waits for others beside them; as in `wait`, workers
+        that failed or are late are replaced."""
+        finished = []
+        for worker in list(self._workers):
+            for call in [call for call in self._pending(worker) if call.ref in ended]:
+                if self._workers[worker.index - 1] is worker and self._ended(worker, call):
+                    finished.append(Finished(worker.index, call.ref, call.tag, call.parts))
+        self._replace_late()
+        return finished
 
     def note_success(self) -> None:
         """What was done past the pool's own calls went well."""
@@ -251,8 +270,14 @@ class Pool:
             self.engine.check(call.ref)
         except ArgumentLost:
             self._check_server()
-            raise
+            if not self.bears_losses:
+                raise
+            worker.calls.remove(call)
+            self.lost += 1
+            return False
         except Exception as error:
+            if not isinstance(error, self.replaces):
+                raise
             self.fail(worker.index, error)
             return False
         if call is worker.starting:

@@ -22,7 +22,8 @@ EVAL_ENVS = 16
 
 class Evaluator:
     """Samples with its policy in its own envs, and learns. `index` 0 is the learner, workers count from 1; one that
-    takes a lost worker's place says how many came before it, so that it plays other episodes."""
+    takes a lost worker's place says how many came before it, so that it plays other episodes. `players` is how many play
+    beside each other, with itself."""
 
     def __init__(
         self,
@@ -32,8 +33,10 @@ class Evaluator:
         seed: int = 0,
         index: int = 0,
         replaced: int = 0,
+        players: int = 1,
     ) -> None:
         self.policy = make_policy()
+        self.policy.player = (max(index, 1), players)
         self.seed, self.index = seed, index
         self._timers = Timers()
         self._restarts = 0

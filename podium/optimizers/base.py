@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from podium.core.errors import GroupBroken, WorkerDied
 from podium.engine.base import Engine, Handle, Ref
@@ -35,6 +35,28 @@ class Optimizer(Protocol):
     def get_state(self, restart: bool) -> State: ...
     def set_state(self, state: State) -> None: ...
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class HoldsReplay(Protocol):
+    """An optimizer whose replay is not the learner's: it has the state and the pieces, as a replay has."""
+
+    def get_replay(self, known: Collection[str]) -> tuple[State, dict[str, Any]]: ...
+    def set_replay(self, state: Mapping[str, Any], pieces: Mapping[str, Any]) -> None: ...
+
+
+def get_replay(engine: Engine, optimizer: Optimizer, known: Collection[str]) -> tuple[State, dict[str, Any]] | None:
+    """The replay's state and its pieces but for those that are known; nothing where there is none."""
+    if isinstance(optimizer, HoldsReplay):
+        return optimizer.get_replay(known)
+    return engine.get(optimizer.learner().call("get_replay", known))
+
+
+def set_replay(engine: Engine, optimizer: Optimizer, state: State, pieces: Mapping[str, Any]) -> None:
+    if isinstance(optimizer, HoldsReplay):
+        optimizer.set_replay(state, pieces)
+    else:
+        engine.get(optimizer.learner().call("set_replay", state, pieces))
 
 
 @contextmanager

@@ -25,6 +25,8 @@ def shares(report: Report, seconds: float, apart: bool = True) -> dict[str, floa
     acting = (timers.get("inference", 0.0) + timers.get("postprocess", 0.0)) / samplers
     gradients = timers.get("gradients", 0.0) / samplers
     learner = sum(timers.get(name, 0.0) for name in LEARNER) / learners
+    if not apart:
+        learner += timers.get("replay", 0.0)  # that of shards, which else work beside the learner
     learning = learner + gradients
     beyond = 0.0
     if "sampling" in timers and not overlapping:

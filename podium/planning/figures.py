@@ -8,7 +8,7 @@ from podium.algorithms.common.base import RunConfig
 from podium.algorithms.common.off_policy import ReplayConfig
 from podium.algorithms.common.on_policy import sgd
 from podium.engine.plan import Machine
-from podium.planning.layout import RAY, learners, ordered, players, roles, servers, shards, workers
+from podium.planning.layout import RAY, learners, ordered, players, replays, roles, servers, shards, workers
 from podium.planning.measure import WIDE, Measured
 
 CALL_S = 0.001
@@ -32,19 +32,20 @@ GRADIENT_OPTIMIZERS = ("async_gradients", "parameter_server")
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one iteration: through the object store, and, beside it, among those who average their gradients and
-    between workers and the server that they ask."""
+    """Bytes of one iteration: through the object store (`drawn` from a replay in shards), and, beside it, among those who
+    average their gradients and between workers and the server that they ask."""
 
     samples: int = 0
     weights: int = 0
     gradients: int = 0
+    drawn: int = 0
     reduced: int = 0
     asked: int = 0
     calls: int = 0
 
     @property
     def stored(self) -> int:
-        return self.samples + self.weights + self.gradients
+        return self.samples + self.weights + self.gradients + self.drawn
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def predict(config: RunConfig, measured: Measured, machine: Machine) -> Predicti
 
 def fragments(config: RunConfig) -> int:
     """How many fragments an iteration takes: one of everybody who plays, or as many as come."""
-    if ordered(config):
+    if ordered(config) or replays(config):
         return players(config)
     return config.samples if config.optimizer == "async_samples" else 1
 
@@ -198,12 +199,18 @@ def traffic(config: RunConfig, measured: Measured) -> Traffic:
         return Traffic(0, updates * gradient + beside, count * gradient, calls=3 + shards(config))
     if config.optimizer == "async_gradients":
         return Traffic(0, measured.weight_bytes, gradient, calls=3)
+    if isinstance(config, ReplayConfig) and replays(config):
+        due = count * config.envs * config.fragment / config.train_every
+        sent = max(due / config.broadcast_every, 1) * measured.weight_bytes
+        drawn = due * config.batch * measured.drawn_bytes
+        return Traffic(count * sample_bytes(config, measured), int(sent), drawn=int(drawn), calls=4 * count)
     reduced = 0
     if config.optimizer == "multi_device":
         steps = max(_gradient_steps(config, count) // config.learners, 1)
         reduced = steps * gradient * config.learners
     asked = count * config.fragment * config.envs * measured.asked_bytes if _asking(config) else 0
-    return Traffic(count * sample_bytes(config, measured), measured.weight_bytes, 0, reduced, asked, 3)
+    samples = count * sample_bytes(config, measured)
+    return Traffic(samples, measured.weight_bytes, reduced=reduced, asked=asked, calls=3)
 
 
 def _gradient_steps(config: RunConfig, count: int) -> int:

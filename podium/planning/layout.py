@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from podium.algorithms.common.base import NEED_WORKERS, RunConfig
+from podium.algorithms.common.off_policy import SHARDED, ReplayConfig
 from podium.engine.base import Resources
 from podium.engine.plan import (
     GIB,
@@ -45,6 +46,7 @@ def roles(config: RunConfig) -> list[Role]:
         Role("worker", workers(config), inside),
         Role("server", servers(config), inside),
         Role("shard", shards(config), inside),
+        Role("replay", replays(config), inside),
         Role("env", players(config) * config.env_processes, OWN),
         Role("evaluation env", config.env_processes if config.eval_every is not None else 0, OWN),
     ]
@@ -70,6 +72,11 @@ def shards(config: RunConfig) -> int:
     return config.shards if config.optimizer == "parameter_server" else 0
 
 
+def replays(config: RunConfig) -> int:
+    """Those that hold a part of the replay each, in places of their own."""
+    return config.sharded() if isinstance(config, ReplayConfig) and config.optimizer in SHARDED else 0
+
+
 def servers(config: RunConfig) -> int:
     """Those that hold the policy for all workers."""
     return 1 if config.inference == "central" else 0
@@ -77,7 +84,7 @@ def servers(config: RunConfig) -> int:
 
 def ordered(config: RunConfig) -> bool:
     """Whether the same run again goes the same way: nobody's luck decides what is learned on next."""
-    asynchronous = config.optimizer in ("async_samples", "async_gradients")
+    asynchronous = config.optimizer in ("async_samples", "async_gradients", "async_replay")
     return not asynchronous and (config.optimizer != "parameter_server" or config.synchronous)
 
 

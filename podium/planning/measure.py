@@ -58,6 +58,7 @@ class Measured:
     asked_bytes: int  # of a question to a server and its answer, for one env's step
     process_bytes: int  # a process with one evaluator in it
     replay_bytes: int = 0  # a full replay
+    drawn_bytes: int = 0  # of a minibatch from one, for a row
 
     @property
     def busy(self) -> float:
@@ -95,6 +96,7 @@ def measure(algorithm: Algorithm, spec: EnvSpec, config: RunConfig, spaces: tupl
         asked_bytes=_asked_bytes(batch),
         process_bytes=resident_bytes(),
         replay_bytes=replay_bytes(config, spec, spaces),
+        drawn_bytes=learned.nbytes // learned.width if isinstance(config, ReplayConfig) else 0,
     )
 
 

@@ -72,7 +72,8 @@ def _processes(roles: list[Mapping[str, Any]]) -> str:
 def _memory(memory: Mapping[str, Any], engine: str) -> list[str]:
     parameters, optimizer = size(memory["parameters_bytes"]), size(memory["optimizer_bytes"])
     queue = f", its queue {size(memory['queue_bytes'])}" if memory["queue_bytes"] else ""
-    replay = f", its replay {size(memory['replay_bytes'])} when full" if memory["replay_bytes"] else ""
+    shards = f" in {_several(memory['shards'], 'shard')}" if memory["shards"] else ""
+    replay = f", its replay {size(memory['replay_bytes'])}{shards} when full" if memory["replay_bytes"] else ""
     beside = ", without Ray's own" if engine == "ray" else ""
     reserved = f"; {size(memory['reserved_bytes'])} reserved" if memory["reserved_bytes"] else ""
     return [
@@ -83,7 +84,7 @@ def _memory(memory: Mapping[str, Any], engine: str) -> list[str]:
 
 
 def _store(transport: Mapping[str, Any]) -> str:
-    parts = {name: transport[f"{name}_bytes_per_s"] for name in ("samples", "weights", "gradients")}
+    parts = {name: transport[f"{name}_bytes_per_s"] for name in ("samples", "weights", "gradients", "drawn")}
     text = f"{size(transport['object_store_bytes_per_s'])}/s"
     if any(parts.values()):
         text += ": " + ", ".join(f"{name} {size(rate)}/s" for name, rate in parts.items() if rate)

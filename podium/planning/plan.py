@@ -144,14 +144,15 @@ def _gpus(config: RunConfig, machine: Machine) -> dict[str, Any]:
 def _memory(config: RunConfig, bytes_: figures.Memory) -> dict[str, Any]:
     found = {f"{name}_bytes": value for name, value in asdict(bytes_).items() if name != "holders"}
     reserved = layout.workers(config) * layout.each_worker(config).memory_bytes
-    return {"holders": bytes_.holders, **found, "reserved_bytes": reserved}
+    return {"holders": bytes_.holders, **found, "shards": layout.replays(config), "reserved_bytes": reserved}
 
 
 def _transport(config: RunConfig, measured: Measured, machine: Machine) -> dict[str, Any]:
     bytes_ = figures.traffic(config, measured)
     often = figures.predict(config, measured, machine).iterations_per_s
     rates = {
-        name: round(getattr(bytes_, name) * often) for name in ("samples", "weights", "gradients", "reduced", "asked")
+        name: round(getattr(bytes_, name) * often)
+        for name in ("samples", "weights", "gradients", "drawn", "reduced", "asked")
     }
     found = {f"{name}_bytes_per_s": rate for name, rate in rates.items()}
     return {**found, "object_store_bytes_per_s": round(bytes_.stored * often)}

@@ -27,7 +27,10 @@ def check_replay(config: RunConfig, spec: EnvSpec, spaces: tuple[Space, Leaf], m
     assert isinstance(config, ReplayConfig)
     frames = frames_of(spec)
     number, each = config.capacity(*spaces, frames), row_bytes(*spaces, frames, config.prioritized)
+    shards = config.sharded()
+    largest = -(-config.workers // shards) / config.workers if shards > 1 and isinstance(config.workers, int) else 1.0
+    in_each = f"{count(needed * largest / GIB, 'GiB')} in each of {shards} shards, " if shards > 1 else ""
     raise UsageError(
-        f"--buffer {number} takes {count(needed / GIB, 'GiB')}, {each:,} bytes for each transition, and there are "
+        f"--buffer {number} takes {count(needed / GIB, 'GiB')}, {in_each}{each:,} bytes for each transition, and there are "
         f"{count(machine.memory / GIB, 'GiB')} of memory: at most {machine.memory // each:,} fit, or give --buffer-memory"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -56,12 +56,14 @@ class Policy(Protocol):
 
     `load` keeps a batch where learning is fast, refusing one of more than `limit` bytes; `learn` takes it in a batch's
     place. `gradients` leaves the policy as it is; what its filters would have seen is `observed`, for the policy that
-    applies the gradient to `observe`. The first `parameters` numbers of the weights are what gradients are by.
+    applies the gradient to `observe`. The first `parameters` numbers of the weights are what gradients are by. `player`
+    says which of how many evaluators plays with it, from 1: they may explore differently.
     """
 
     version: int
     progress: float
     parameters: int
+    player: tuple[int, int]
 
     def initial_state(self, n: int) -> Columns: ...
     def act(self, obs: Columns, state: Columns, mask: np.ndarray | None = None, explore: bool = True) -> Acted: ...
@@ -77,3 +79,10 @@ class Policy(Protocol):
     def set_weights(self, weights: Weights) -> None: ...
     def get_state(self, full: bool = False) -> dict[str, Any]: ...
     def set_state(self, state: dict[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class Prioritizing(Protocol):
+    """A policy that says of transitions, as a replay gives them, how wrong it is about each by its own weights alone."""
+
+    def priorities(self, batch: Batch) -> np.ndarray: ...

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 
-def spread(epsilon: float, n: int, power: float) -> np.ndarray:
-    """An epsilon for each of n envs (Horgan et al., 2018): the first explores most, each next one by a higher power."""
-    if n == 1 or not power:
+def spread(epsilon: float, n: int, power: float, player: tuple[int, int] = (1, 1)) -> np.ndarray:
+    """An epsilon for each of the n envs of a player, which is one of several (Horgan et al., 2018): of all their envs the
+    first explores most, each next one by a higher power."""
+    number, players = player
+    if n * players == 1 or not power:
         return np.full(n, epsilon)
-    return epsilon ** (1.0 + power * np.arange(n) / (n - 1))
+    return epsilon ** (1.0 + power * ((number - 1) * n + np.arange(n)) / (n * players - 1))
 
 
 def epsilon_greedy(

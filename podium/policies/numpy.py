@@ -100,6 +100,7 @@ class NumpyPolicy:
         self._adam = Adam(self.parameters, EPSILON)
         self._rng = seeding.generator(seed, "act")
         self.version = 0
+        self.player = (1, 1)
         self.progress = 0.0
 
     # --- acting ---

@@ -104,7 +104,7 @@ class QPolicy(TorchPolicy):
         action = legal(self._means(obs), legal_here).argmax(-1).cpu().numpy()
         epsilon = value_at(self.config.epsilon, self.progress) if explore else 0.0
         if epsilon:
-            each = spread(epsilon, len(action), self.config.epsilon_spread)
+            each = spread(epsilon, len(action), self.config.epsilon_spread, self.player)
             draws = torch.rand(2, len(action), generator=self._rng, device=self.device).cpu().numpy()
             action = epsilon_greedy(action, each, self.actions, draws, mask)
         return Acted(action)
@@ -132,20 +132,33 @@ class QPolicy(TorchPolicy):
     def _gradient(
         self, loaded: Loaded, minibatch: Minibatch, envs: np.ndarray | None, now: SimpleNamespace
     ) -> tuple[Tensor, Report]:
-        for model in (self.model, self._target):
+        said = self._say(minibatch, self._target)
+        losses, errors, report = self._loss(said, minibatch, now)
+        self._errors = errors.cpu().numpy()
+        loss = (losses * minibatch["weight"]).mean()
+        return self._flat_gradient(loss), {"loss": loss, "q": lambda: self.value.mean(said.outputs).mean(), **report}
+
+    def _say(self, minibatch: Minibatch, target: QModel) -> Said:
+        """What the network and a target say of a minibatch, each with new noise."""
+        for model in {id(model): model for model in (self.model, target)}.values():
             model.renew(self._rng)
         obs, after = (
             {path: self._filtered(path, minibatch[head + path]) for path in self._paths} for head in ("", NEXT)
         )
         with torch.no_grad():
-            next_target = self._target.q(after)
+            next_target = target.q(after)
         mask = minibatch[NEXT + "mask"] if NEXT + "mask" in minibatch else None
-        next_online_of = torch.no_grad()(lambda: self.model.q(after))
-        said = Said(self.value, self.model.q(obs), minibatch["action"], next_target, next_online_of, mask)
-        losses, errors, report = self._loss(said, minibatch, now)
-        self._errors = errors.cpu().numpy()
-        loss = (losses * minibatch["weight"]).mean()
-        return self._flat_gradient(loss), {"loss": loss, "q": lambda: self.value.mean(said.outputs).mean(), **report}
+        next_online_of = torch.no_grad()(lambda: self.model.q(after) if target is not self.model else next_target)
+        return Said(self.value, self.model.q(obs), minibatch["action"], next_target, next_online_of, mask)
+
+    @torch.no_grad()
+    def priorities(self, batch: Batch) -> np.ndarray:
+        """How wrong the policy is about transitions, where its network is its own target: whoever plays has no other."""
+        now = self.config.at(self.progress)
+        loaded = self._ready(batch, now)
+        minibatch, _ = next(loaded.minibatches(None, np.random.default_rng(0)))
+        _, errors, _ = self._loss(self._say(minibatch, self.model), minibatch, now)
+        return errors.cpu().numpy()
 
     def _see(self, batch: Batch, reduce: Reduce | None) -> None:
         """Rows were seen when they were played."""

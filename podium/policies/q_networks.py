@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -34,13 +35,14 @@ class QModel(Model):
         raise NotImplementedError
 
     def renew(self, rng: torch.Generator) -> None:
-        for layer in self._noisy():
+        for layer in self._noisy:
             layer.renew(rng)
 
     def still(self) -> None:
-        for layer in self._noisy():
+        for layer in self._noisy:
             layer.still()
 
+    @cached_property
     def _noisy(self) -> list[NoisyLinear]:
         return [layer for layer in self.modules() if isinstance(layer, NoisyLinear)]
 
@@ -55,6 +57,10 @@ class QNetwork(QModel):
         self.encoder = Encoder(space)
         outputs = [actions * size, size] if net.dueling else [actions * size]
         self.streams = nn.ModuleList([Stream(self.encoder.width, count, net) for count in outputs])
+
+    def train(self, mode: bool = True) -> QNetwork:
+        """No layer of it learns otherwise than it acts: there is nothing to tell them, at every update."""
+        return self
 
     def q(self, obs: Mapping[str, Tensor]) -> Tensor:
         x = self.encoder(obs)

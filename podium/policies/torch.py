@@ -175,6 +175,7 @@ class TorchPolicy:
         self._rng = torch.Generator(self.device).manual_seed(seeding.integer(seed, "act"))
         self.version = 0
         self.progress = 0.0
+        self.player = (1, 1)
 
     def _build_model(self, given: Any) -> Model:
         if given is not None:

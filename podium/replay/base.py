@@ -14,6 +14,10 @@ from podium.core.spaces import Frames, Leaf, Space, leaves
 NEXT = "next/"
 """What stands before the paths of the observations that the rows led to."""
 
+ERROR = "error"
+"""The column of a fragment that says how wrong the policy was about the transitions that the fragment completes: beside
+each of its last rows that of the row which is drawn from then on, NaN where nobody knows."""
+
 ROW_BYTES = 4 + 4 + 5
 """A row's reward, its place among what stands beside the ring, and its flags."""
 
@@ -39,6 +43,11 @@ class Replay(Protocol):
     @property
     def size(self) -> int:
         """How many rows can be drawn."""
+        ...
+
+    @property
+    def total(self) -> float:
+        """What its rows weigh together, where one of several replays is drawn from by its share of that."""
         ...
 
     @property

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from podium.core.batch import Batch
 from podium.core.errors import TrainingError
 from podium.core.spaces import Frames
+from podium.replay.base import ERROR
 from podium.replay.rows import as_flat
 from podium.replay.tree import SumTree
 from podium.replay.uniform import UniformReplay
@@ -37,8 +40,25 @@ class PrioritizedReplay(UniformReplay):
         self._tree: SumTree | None = None
 
     @property
+    def total(self) -> float:
+        return self._tree.total if self._tree is not None else 0.0
+
+    @property
     def nbytes(self) -> int:
         return self.rows.nbytes + (self._tree.nbytes if self._tree is not None else 0)
+
+    def insert(self, batches: list[Batch | None]) -> None:
+        """Rows about which a fragment says how wrong the policy was begin with that as their priority."""
+        shown = next(batch for batch in batches if batch is not None)
+        if ERROR not in shown.cols:
+            super().insert(batches)
+            return
+        unknown = np.full(shown[ERROR].shape, np.nan, np.float32)
+        errors = np.concatenate([unknown if batch is None else batch[ERROR] for batch in batches], axis=1)
+        super().insert([None if batch is None else _without_errors(batch) for batch in batches])
+        leaves, errors = self._leaves(self._newest), errors[len(errors) - len(self._newest) :].reshape(-1)
+        known = np.isfinite(errors) & (self._weights.get(leaves) > 0)
+        self._prioritize(leaves[known], errors[known])
 
     def _leave(self, at: np.ndarray) -> None:
         leaves = self._leaves(at)
@@ -76,13 +96,16 @@ class PrioritizedReplay(UniformReplay):
             raise TrainingError(
                 f"a priority is {errors[~np.isfinite(errors)][0]}, expected a finite error; try a lower --lr"
             )
-        tree, rows = self._weights, self.rows
-        priority = (np.abs(errors.astype(np.float64)) + LEAST) ** self.alpha
-        self._greatest = max(self._greatest, float(priority.max()))
+        rows = self.rows
         first, end = self.span(rows.head)
         at = ids // rows.width
         here = (at >= first) & (at < end)
-        tree.set(rows.flat(at[here], ids[here] % rows.width), priority[here])
+        self._prioritize(rows.flat(at[here], ids[here] % rows.width), errors[here])
+
+    def _prioritize(self, leaves: np.ndarray, errors: np.ndarray) -> None:
+        priority = (np.abs(errors.astype(np.float64)) + LEAST) ** self.alpha
+        self._greatest = max(self._greatest, float(priority.max(initial=0.0)))
+        self._weights.set(leaves, priority)
 
     def get_state(self, known: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
         state, pieces = super().get_state(known)
@@ -97,3 +120,7 @@ class PrioritizedReplay(UniformReplay):
         super().set_state(state, pieces)
         if "priorities" in state:
             self._weights.set(self._leaves(np.arange(*self.span(self.rows.head))), state["priorities"])
+
+
+def _without_errors(batch: Batch) -> Batch:
+    return replace(batch, cols={name: column for name, column in batch.cols.items() if name != ERROR})

@@ -34,10 +34,15 @@ class UniformReplay:
         self._rng = seeding.generator(seed, "replay")
         self._segments = Segments(self.rows)
         self._usable = 0
+        self._newest = np.zeros(0, np.int64)  # the rows that the last fragment completed
 
     @property
     def size(self) -> int:
         return self._usable
+
+    @property
+    def total(self) -> float:
+        return float(self._usable)
 
     @property
     def nbytes(self) -> int:
@@ -59,7 +64,13 @@ class UniformReplay:
         before, now = self.span(rows.head), self.span(rows.head + batch.length)
         self._leave(np.arange(before[0], min(now[0], before[1])))
         rows.insert(batch)
-        self._enter(np.arange(max(now[0], before[1]), now[1]))
+        self._newest = np.arange(max(now[0], before[1]), now[1])
+        self._enter(self._newest)
+
+    def newest(self, gamma: float) -> Batch:
+        """The transitions that the last fragment completed: of each step those of all streams."""
+        at, stream = np.repeat(self._newest, self.rows.width), np.tile(np.arange(self.rows.width), len(self._newest))
+        return self._transitions(at, stream, np.ones(len(at), np.float32), gamma)
 
     def _leave(self, at: np.ndarray) -> None:
         """These rows can't be drawn any more."""

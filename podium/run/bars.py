@@ -23,6 +23,7 @@ TITLES = {
     "bench-central": "Central inference",
     "bench-curves": "Return of the last evaluation",
     "bench-replay": "Replay",
+    "bench-apex": "Ape-X",
 }
 KEYS = ("case", "contender", "unit", "median")
 BAR_INCHES, CASE_INCHES, TITLE_INCHES = 0.36, 0.85, 0.6

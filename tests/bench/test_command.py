@@ -108,7 +108,7 @@ def test_without_stable_baselines3_its_target_is_not_measured(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "known: sampling, learning, controller, scaling, shards, central, replay, curves, rpc"),
+        ([], "known: sampling, learning, controller, scaling, shards, central, apex, replay, curves, rpc"),
         (["sampel"], "did you mean 'sampling'?"),
         (["sampling", "--envs", "8"], "goes with --env"),
         (["sampling", "--env", "CartPol-v1"], "did you mean 'CartPole-v1'?"),

@@ -34,6 +34,7 @@ ASYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
     "async_gradients": ("a3c", {}),
     "parameter_server": ("a2c", {"workers": 2, "optimizer": "parameter_server", "shards": 2}),
     "async_samples": ("impala", {}),
+    "async_replay": ("apex", {"batch": 8, "learning_starts": 0}),
 }
 
 
@@ -139,7 +140,8 @@ def test_asynchronous_ones_measure_the_lag_and_keep_the_learners_state(strict: L
     other.set_state(saved)
     np.testing.assert_array_equal(flat(strict, other), flat(strict, optimizer))
     assert other.updates == optimizer.updates
-    other.step(0.5)
+    for _ in range(3):  # a replay has to be filled first
+        other.step(0.5)
     assert not np.array_equal(flat(strict, other), flat(strict, optimizer))
 
 
@@ -225,7 +227,7 @@ def test_combinations_without_a_meaning_are_refused_with_the_reason(
 
 
 def test_what_fits_is_what_is_not_refused() -> None:
-    for name in ("pg", "a2c", "a3c", "ppo", "impala", "appo", "dqn"):
+    for name in ("pg", "a2c", "a3c", "ppo", "impala", "appo", "dqn", "apex"):
         algorithm = algorithms.get(name)
         for optimizer in OPTIMIZERS:
             given = {"optimizer": optimizer, "workers": 1}

@@ -22,13 +22,14 @@ OptimizerName = Literal[
     "parameter_server",
     "async_samples",
     "sync_replay",
+    "async_replay",
 ]
 OPTIMIZERS: tuple[str, ...] = get_args(OptimizerName)
 Workers = int | Literal["auto"]
 CENTRAL = ("inference", ("central",))
 CENTRAL_OPTIMIZERS = ("sync_samples", "multi_device", "async_samples")
-REPLAY_OPTIMIZERS = ("sync_replay",)
-NEED_WORKERS = ("allreduce", "async_gradients", "parameter_server", "async_samples")
+REPLAY_OPTIMIZERS = ("sync_replay", "async_replay")
+NEED_WORKERS = ("allreduce", "async_gradients", "parameter_server", "async_samples", "async_replay")
 
 
 def workers(default: int) -> Any:

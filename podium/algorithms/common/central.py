@@ -87,7 +87,7 @@ class CentralPolicy:
 
     def __init__(self, client: Client, postprocess: Postprocess, config: Any) -> None:
         self._client, self._postprocess, self._config = client, postprocess, config
-        self.version, self.progress = 0, 0.0
+        self.version, self.progress, self.player = 0, 0.0, (1, 1)
         self._played = False
 
     def initial_state(self, n: int) -> Columns:

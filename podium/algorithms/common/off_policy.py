@@ -27,6 +27,7 @@ from podium.replay.prioritized import PrioritizedReplay
 from podium.replay.uniform import UniformReplay
 
 ONLY_REPLAY = "it learns from a replay, which that has none of"
+SHARDED = ("async_replay",)
 REFUSED = {name: ONLY_REPLAY for name in OPTIMIZERS if name not in REPLAY_OPTIMIZERS}
 
 
@@ -50,6 +51,15 @@ class ReplayConfig(RunConfig):
     beta: float | Schedule = setting(
         Schedule.parse("0.4->1"), "how far weights make up for priorities", low=0, high=1, only=("prioritized", (True,))
     )
+    replay_shards: int = setting(
+        2, "parts of the replay, one for each worker at most", low=1, high=1024, only=("optimizer", SHARDED)
+    )
+    broadcast_every: int = setting(
+        16, "after which the workers get new weights", unit="updates", low=1, only=("optimizer", SHARDED)
+    )
+    pacing: Literal["both", "learner", "samplers", "none"] = setting(
+        "both", "who waits for the other, so that --train-every is kept", only=("optimizer", SHARDED)
+    )
     lr: float | Schedule = setting(3e-4, "Adam's step size", low=0, high=10)
     gamma: float | Schedule = setting(0.99, "discount per step", low=0, high=1)
     max_grad_norm: float | Schedule | None = setting(10.0, "longer gradients are scaled down to this norm", above=0)
@@ -72,6 +82,23 @@ class ReplayConfig(RunConfig):
                 f"--buffer is {self.buffer}, expected at least {self._least()}: what all envs play in --fragment "
                 f"{self.fragment} and --n-step {self.n_step} steps"
             )
+        if self.smallest_shard(self.buffer) < self.batch:
+            raise ConfigError(
+                f"--buffer is {self.buffer}, of which the smallest of {self.sharded()} shards has "
+                f"{self.smallest_shard(self.buffer)}, expected at least --batch in each, which is {self.batch}"
+            )
+
+    def sharded(self) -> int:
+        """How many shards there are: none is without a worker."""
+        if self.optimizer not in SHARDED or not isinstance(self.workers, int):
+            return 1
+        return max(min(self.replay_shards, self.workers), 1)
+
+    def smallest_shard(self, capacity: int) -> int:
+        """Its part of the capacity: each has that of its workers."""
+        if self.sharded() == 1 or not isinstance(self.workers, int):
+            return capacity
+        return capacity * (self.workers // self.sharded()) // self.workers
 
     def capacity(self, observation: Space, action: Leaf, frames: Mapping[str, Frames]) -> int:
         """Transitions that are kept: --buffer, or what fits into --buffer-memory."""
@@ -83,6 +110,12 @@ class ReplayConfig(RunConfig):
             raise ConfigError(
                 f"--buffer-memory {self.buffer_memory:g} holds {fitting} transitions of {each:,} bytes, expected at least "
                 f"{max(self.batch, self._least())}"
+            )
+        if self.smallest_shard(fitting) < self.batch:
+            raise ConfigError(
+                f"--buffer-memory {self.buffer_memory:g} holds {fitting} transitions of {each:,} bytes, of which the "
+                f"smallest of {self.sharded()} shards has {self.smallest_shard(fitting)}, expected at least --batch in "
+                f"each, which is {self.batch}"
             )
         return fitting
 
@@ -96,12 +129,18 @@ def shape_rewards(policy: Policy, batch: Batch, now: Any) -> Batch:
     return batch.with_columns(reward=shaped_rewards(batch, now).astype(np.float32))
 
 
-def make_replay(config: Any, frames: Mapping[str, Frames], capacity: int) -> Replay:
-    """The replay that the settings ask for."""
-    seed = seeding.integer(config.seed, "replay")
+def make_replay(config: Any, frames: Mapping[str, Frames], capacity: int, *part: int) -> Replay:
+    """The replay that the settings ask for, or a part of it: which, and how many held its place before."""
+    seed = seeding.integer(config.seed, "replay", *part)
     if config.prioritized:
         return PrioritizedReplay(capacity, seed=seed, frames=frames, n_step=config.n_step, alpha=config.alpha)
     return UniformReplay(capacity, seed=seed, frames=frames, n_step=config.n_step)
+
+
+def make_recent(config: Any, frames: Mapping[str, Frames]) -> UniformReplay:
+    """Room for the rows that a worker's fragment makes transitions of."""
+    rows = config.envs * (config.fragment + config.n_step + 1)
+    return UniformReplay(rows, frames=frames, n_step=config.n_step)
 
 
 def draws(config: Any, progress: float) -> Draws:
@@ -111,15 +150,21 @@ def draws(config: Any, progress: float) -> Draws:
 
 def replayed(config: Any, setup: Setup, policy: Any) -> Optimizer:
     """The algorithm over its optimizer."""
+    return STRATEGIES[config.optimizer](parts_of(config, setup, policy))
+
+
+def parts_of(config: Any, setup: Setup, policy: Any) -> Parts:
+    """What an optimizer puts together."""
     frames = frames_of(setup.env)
     capacity = config.capacity(setup.observation_space, setup.action_space, frames)
-    parts = Parts(
+    return Parts(
         config,
         setup,
         policy,
         lambda progress, update: sgd(config, progress, update),
         shape_rewards,
-        partial(make_replay, config, frames, capacity),
+        partial(make_replay, config, frames),
         partial(draws, config),
+        capacity,
+        partial(make_recent, config, frames) if config.prioritized else None,
     )
-    return STRATEGIES[config.optimizer](parts)

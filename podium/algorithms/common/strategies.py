@@ -9,26 +9,38 @@ from functools import partial
 from typing import Any
 
 from podium.algorithms.common.central import CentralPolicy, CentralServer, Postprocess
+from podium.core.errors import CallTimedOut, WorkerDied
 from podium.core.spaces import Space, leaves
 from podium.engine.base import Handle, Resources
-from podium.engine.pool import Pool
+from podium.engine.pool import Pool, Spawn
 from podium.envs.make import playing
 from podium.evaluation.evaluator import Evaluator
 from podium.evaluation.replayed import DrawPlan, ReplayLearner
+from podium.evaluation.sharded import Player, ReplayShard, ShardedLearner
 from podium.optimizers.allreduce import AllReduce
 from podium.optimizers.async_gradients import AsyncGradients
+from podium.optimizers.async_replay import AsyncReplay
 from podium.optimizers.async_samples import AsyncSamples
 from podium.optimizers.base import Optimizer, SgdPlan
 from podium.optimizers.multi_device import MultiDevice
+from podium.optimizers.pace import Pace
 from podium.optimizers.parameter_server import ParameterServer
 from podium.optimizers.sync_replay import SyncReplay
 from podium.optimizers.sync_samples import SyncSamples
 from podium.policies.base import Policy
 from podium.replay.base import Replay
+from podium.replay.uniform import UniformReplay
 from podium.serving.base import Client
 from podium.serving.transports.near import NearClient
 
 GIB = 1 << 30
+AT_ONCE, AT_ONCE_BYTES = 16, 4 << 20
+DRAWS_AHEAD = 3
+"""Calls for minibatches that are under way or wait for the learner, beside those that it learns on."""
+
+SHARD_CALLS = 4
+"""How many calls a shard has under way before it is asked for more."""
+
 CONTROLLER_CALLS = 2
 """How many calls of the controller's the server takes beside one of each worker."""
 
@@ -36,15 +48,18 @@ CONTROLLER_CALLS = 2
 @dataclass(frozen=True)
 class Parts:
     """What an algorithm brings: its settings, where it runs, how its policy is made, how it goes over a batch, how a
-    trajectory is finished where it was played, and, if it has one, its replay and how minibatches are drawn from it."""
+    trajectory is finished where it was played, and, if it has one, its replay (of a capacity, and which part of it), how
+    minibatches are drawn from it, its capacity, and where workers keep what they work out priorities from."""
 
     config: Any
     setup: Any
     policy: Callable[..., Policy]
     sgd: SgdPlan
     postprocess: Postprocess
-    replay: Callable[[], Replay] | None = None
+    replay: Callable[..., Replay] | None = None
     draws: DrawPlan | None = None
+    capacity: int = 0
+    recent: Callable[[], UniformReplay] | None = None
 
     def learner(self, plays: bool = False, place: int = 0) -> Handle:
         """An evaluator that learns on the device of its place, and plays only if it is told to."""
@@ -58,8 +73,26 @@ class Parts:
         assert self.replay is not None
         config = self._on_device(0)
         resources = _gpu(config.device) + Resources(near=True)
-        kind = partial(ReplayLearner, make_replay=self.replay)
+        kind = partial(ReplayLearner, make_replay=partial(self.replay, self.capacity))
         return self._spawn(self._policy(config, 0), 0, 0, plays, "learner-0", resources, kind)
+
+    def sharded_learner(self) -> Handle:
+        """One that is handed its minibatches."""
+        config = self._on_device(0)
+        resources = _gpu(config.device) + Resources(near=True)
+        return self._spawn(self._policy(config, 0), 0, 0, False, "learner-0", resources, ShardedLearner)
+
+    def shard(self, index: int, replaced: int) -> Handle:
+        """A part of the replay, with room for the envs of its workers."""
+        assert self.replay is not None
+        workers, shards = self.config.workers, self.config.sharded()
+        own = len(range(index, workers + 1, shards))
+        make_replay = partial(self.replay, self.capacity * own // workers, index, replaced)
+        return self.setup.engine.spawn(ReplayShard, make_replay, name=f"replay-{index}", resources=Resources(near=True))
+
+    def player(self, index: int, replaced: int) -> Handle:
+        """A worker that works out priorities."""
+        return self.worker(index, replaced, partial(Player, make_recent=self.recent))
 
     def rank(self, index: int, replaced: int) -> Handle:
         """An evaluator that plays and learns."""
@@ -67,10 +100,11 @@ class Parts:
         resources = self._reserved() + _gpu(config.device)
         return self._spawn(self._policy(config, index), index, replaced, True, f"worker-{index}", resources)
 
-    def worker(self, index: int, replaced: int) -> Handle:
+    def worker(self, index: int, replaced: int, kind: Callable[..., Evaluator] = Evaluator) -> Handle:
         """An evaluator that plays, with one compute thread and, unless it reserves a GPU, on the processor."""
         config = self.config.replace(threads=1, device="cuda" if self.config.gpus_per_worker else "cpu")
-        return self._spawn(self._policy(config, index), index, replaced, True, f"worker-{index}", self._reserved())
+        policy, name = self._policy(config, index), f"worker-{index}"
+        return self._spawn(policy, index, replaced, True, name, self._reserved(), kind)
 
     def asking_worker(self, client: Client, index: int, replaced: int) -> Handle:
         """An evaluator that plays as a server tells it to."""
@@ -125,14 +159,15 @@ class Parts:
             seed=self.config.seed,
             index=index,
             replaced=replaced,
+            players=max(self.config.workers, 1),
             name=name,
             resources=resources,
         )
 
-    def workers(self, learning: bool = False) -> Pool:
-        """The evaluators that play beside the learner, or learn too."""
-        config, engine = self.config, self.setup.engine
-        spawn, server = self.rank if learning else self.worker, None
+    def workers(self, spawn: Spawn | None = None) -> Pool:
+        """The evaluators that play beside the learner, or do more than that."""
+        config, engine, server = self.config, self.setup.engine, None
+        spawn = spawn or self.worker
         if config.inference == "central":
             server = self.server()
             spawn = partial(self.asking_worker, NearClient(engine, server))
@@ -170,7 +205,7 @@ def sync_samples(parts: Parts) -> Optimizer:
 
 
 def allreduce(parts: Parts) -> Optimizer:
-    return AllReduce(parts.setup.engine, parts.workers(learning=True), parts.config.fragment, parts.sgd)
+    return AllReduce(parts.setup.engine, parts.workers(parts.rank), parts.config.fragment, parts.sgd)
 
 
 def multi_device(parts: Parts) -> Optimizer:
@@ -237,6 +272,48 @@ def sync_replay(parts: Parts) -> Optimizer:
     )
 
 
+def async_replay(parts: Parts) -> Optimizer:
+    config, engine = parts.config, parts.setup.engine
+    assert parts.draws is not None
+    learner = parts.sharded_learner()
+    shards = Pool(
+        engine,
+        parts.shard,
+        config.sharded(),
+        depth=SHARD_CALLS,
+        max_failures=config.max_failures,
+        time_limit=config.worker_timeout,
+        replaces=(WorkerDied, CallTimedOut),
+        bears_losses=True,
+    )
+    pace = Pace(
+        config.learning_starts,
+        config.train_every,
+        config.envs * config.fragment,
+        config.workers,
+        learner_waits=config.pacing in ("both", "learner"),
+        samplers_wait=config.pacing in ("both", "samplers"),
+    )
+    return AsyncReplay(
+        engine,
+        learner,
+        parts.workers(parts.player),
+        shards,
+        config.fragment,
+        parts.sgd,
+        parts.draws,
+        pace,
+        at_once=at_once(config, parts.setup.observation_space),
+        ahead=DRAWS_AHEAD if engine.apart else 1,  # here the next draw may write over what the last one gave
+        broadcast_every=config.broadcast_every,
+    )
+
+
+def at_once(config: Any, observation: Space) -> int:
+    """Minibatches in a call: as many as make its cost small, unless they are large."""
+    return max(min(AT_ONCE, AT_ONCE_BYTES // (2 * _row_bytes(observation) * config.batch)), 1)
+
+
 STRATEGIES: dict[str, Callable[[Parts], Optimizer]] = {
     "sync_samples": sync_samples,
     "allreduce": allreduce,
@@ -245,4 +322,5 @@ STRATEGIES: dict[str, Callable[[Parts], Optimizer]] = {
     "parameter_server": parameter_server,
     "async_samples": async_samples,
     "sync_replay": sync_replay,
+    "async_replay": async_replay,
 }
