@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -64,28 +64,34 @@ class ReplayConfig(RunConfig):
         super().check()
         if self.batch > self.buffer:
             raise ConfigError(f"--buffer is {self.buffer}, expected at least --batch, which is {self.batch}")
-        if self.buffer < self._least():
-            raise ConfigError(
-                f"--buffer is {self.buffer}, expected at least {self._least()}: what all envs play in --fragment "
-                f"{self.fragment} and --n-step {self.n_step} steps"
-            )
+        least, what = self._least()
+        if self.buffer < least:
+            raise ConfigError(f"--buffer is {self.buffer}, expected at least {least}: {what}")
 
     def capacity(self, observation: Space, action: Leaf, frames: Mapping[str, Frames]) -> int:
         """Transitions that are kept: --buffer, or what fits into --buffer-memory."""
-        each = row_bytes(observation, action, frames, self.prioritized)
+        each = self.row_bytes(observation, action, frames)
         if self.buffer_memory is None or self.buffer * each <= self.buffer_memory * GIB:
             return self.buffer
-        fitting = int(self.buffer_memory * GIB) // each
-        if fitting < max(self.batch, self._least()):
+        fitting, least = int(self.buffer_memory * GIB) // each, max(self.batch, self._least()[0])
+        if fitting < least:
             raise ConfigError(
                 f"--buffer-memory {self.buffer_memory:g} holds {fitting} transitions of {each:,} bytes, expected at least "
-                f"{max(self.batch, self._least())}"
+                f"{least}"
             )
         return fitting
 
-    def _least(self) -> int:
-        streams = self.envs * max(self.workers, 1) if isinstance(self.workers, int) else self.envs
-        return streams * (self.fragment + self.n_step)
+    def row_bytes(self, observation: Space, action: Leaf, frames: Mapping[str, Frames]) -> int:
+        """What a transition takes up."""
+        return row_bytes(observation, action, frames, self.prioritized)
+
+    def _least(self) -> tuple[int, str]:
+        """Transitions without which nothing could be learned, and what they are."""
+        least = self._streams() * (self.fragment + self.n_step)
+        return least, f"what all envs play in --fragment {self.fragment} and --n-step {self.n_step} steps"
+
+    def _streams(self) -> int:
+        return self.envs * max(self.workers, 1) if isinstance(self.workers, int) else self.envs
 
 
 def shape_rewards(policy: Policy, batch: Batch, now: Any) -> Batch:
@@ -106,7 +112,7 @@ def draws(config: Any, progress: float) -> Draws:
     return Draws(config.batch, now.gamma, now.beta if config.prioritized else 0.0)
 
 
-def replayed(config: Any, setup: Setup, policy: Any) -> Optimizer:
+def replayed(config: Any, setup: Setup, policy: Any, replay: Callable[..., Replay] = make_replay) -> Optimizer:
     """The algorithm over its optimizer."""
     frames = frames_of(setup.env)
     capacity = config.capacity(setup.observation_space, setup.action_space, frames)
@@ -116,7 +122,7 @@ def replayed(config: Any, setup: Setup, policy: Any) -> Optimizer:
         policy,
         lambda progress, update: sgd(config, progress, update),
         shape_rewards,
-        partial(make_replay, config, frames, capacity),
+        partial(replay, config, frames, capacity),
         partial(draws, config),
     )
     return STRATEGIES[config.optimizer](parts)
