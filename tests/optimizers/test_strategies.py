@@ -219,7 +219,7 @@ def test_reduced_bytes_are_in_the_runs_files(tmp_path: Path) -> None:
             ["r2d2", "--buffer", "900", "--batch", "1", "--fragment", "60"],
             "expected at least 960: what all envs play in",
         ),
-        (["r2d2", "--buffer-memory", "1e-4"], "transitions of 558 bytes, expected at least 792"),
+        (["r2d2", "--buffer-memory", "1e-4"], "transitions of 566 bytes, expected at least 792"),
         (["r2d2", "--memory", "lsmt"], "did you mean 'lstm'"),
         (["r2d2", "--memory", "none"], "--memory is 'none', expected one of lstm, gru"),
         (["r2d2", "--model", "json:loads"], "--model json:loads would not be read: r2d2's network has a memory"),
