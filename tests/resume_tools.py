@@ -48,6 +48,8 @@ CASES: dict[str, list[str]] = {
         "--eval-episodes 2 --prioritized --n-step 3 --noisy --normalize-obs",
         "replay workers": "dqn CartPole-v1 --steps 5000 --buffer 3000 --learning-starts 200 --train-every 8 --workers 2 "
         "--fragment 4 --envs 3 --frame-stack 3 --double",
+        "sequences": "r2d2 toy:cue --steps 5000 --buffer 1500 --learning-starts 200 --train-every 32 "
+        "--batch 8 --sequence 12 --burn-in 4 --sequence-every 4 --eval-every 2000 --eval-episodes 2 --noisy",
         "stacked": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --frame-stack 2",
     }.items()
 }

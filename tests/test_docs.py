@@ -30,7 +30,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SOURCE = re.compile(r"(?<![\w/.-])(?:podium|tests|docs|examples|benchmarks)/[\w/.-]*\w\.(?:py|toml|md)\b")
-ALGORITHMS = ("ppo", "a2c", "pg", "a3c", "impala", "appo", "dqn", "apex")
+ALGORITHMS = ("ppo", "a2c", "pg", "a3c", "impala", "appo", "dqn", "apex", "r2d2")
 
 
 def blocks(page: Path, *languages: str) -> list[str]:

@@ -110,4 +110,4 @@ def test_the_plan_says_what_the_replay_takes(capsys: pytest.CaptureFixture[str])
 def test_an_env_without_discrete_actions_is_refused_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["train", "dqn", "Pendulum-v1", "--out", str(tmp_path / "run")]) == 2
     line = capsys.readouterr().err
-    assert "dqn needs Discrete actions, and this env has Box" in line and line.count("\n") == 1
+    assert "needs Discrete actions, and this env has Box" in line and line.count("\n") == 1

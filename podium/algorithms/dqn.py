@@ -44,6 +44,7 @@ class DQNConfig(ReplayConfig):
     atoms: int = setting(51, "places or quantiles", low=2, high=10_000, only=("distribution", DISTRIBUTIONS))
     v_min: float = setting(-100.0, "the lowest place", only=("distribution", ("categorical",)))
     v_max: float = setting(100.0, "the highest place", only=("distribution", ("categorical",)))
+    rescale: bool = setting(False, "learn returns on a scale on which large ones are small")
 
     def check(self) -> None:
         super().check()

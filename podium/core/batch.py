@@ -30,7 +30,9 @@ class Finals:
 
     def within(self, times: slice, envs: slice) -> Finals:
         keep = (self.t >= times.start) & (self.t < times.stop) & (self.n >= envs.start) & (self.n < envs.stop)
-        return Finals(self.t[keep] - times.start, self.n[keep] - envs.start, {k: c[keep] for k, c in self.cols.items()})
+        keep &= (self.n - envs.start) % envs.step == 0
+        t, n = self.t[keep] - times.start, (self.n[keep] - envs.start) // envs.step
+        return Finals(t, n, {key: column[keep] for key, column in self.cols.items()})
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,13 @@ class Batch:
         return under(self.cols, path)
 
     def slice(self, times: slice = slice(None), envs: slice = slice(None)) -> Batch:
-        """A window of neighbours. What stood at the ends stays only where the window still touches them.
+        """A window of neighbours, or of envs every so-manieth. What stood at the ends stays only where the window still
+        touches them.
 
         A window that starts later has the recurrent state of its start if the columns hold it (`state/...`); one that
         ends earlier bootstraps from the observation of the row after it.
         """
-        times, envs = _window(times, self.length), _window(envs, self.width)
+        times, envs = _window(times, self.length), _window(envs, self.width, every=envs.step or 1)
         first = {key: column[envs] for key, column in self.first.items()}
         if times.start > 0:
             first = {key: self.cols[key][times.start, envs] for key in self.first if key in self.cols}
@@ -132,11 +135,11 @@ class Batch:
             yield {key: column[index] for key, column in flat.items()}
 
 
-def _window(part: slice, size: int) -> slice:
+def _window(part: slice, size: int, every: int = 1) -> slice:
     start, stop, step = part.indices(size)
-    if step != 1 or start >= stop:
+    if step != every or step < 1 or start >= stop:
         raise ValueError(f"a batch can't be cut to {start}:{stop}:{step} of {size}, expected a window of neighbours")
-    return slice(start, stop)
+    return slice(start, stop, step)
 
 
 def split_rows(rows: np.ndarray, size: int, rng: np.random.Generator, of: int | None = None) -> list[np.ndarray]:

@@ -38,6 +38,18 @@ def n_step(rewards: Array, next_values: Array, terminated: Array, done: Array, g
     return returns
 
 
+def n_step_parts(rewards: Array, done: Array, gamma: float, n: int) -> tuple[Array, Array]:
+    """For those who bootstrap from more than a value: the sum of up to `n` discounted rewards, and of how many; fewer at
+    an end, which may be that of the fragment."""
+    gain, summed = rewards + 0.0, done * 0 + 1
+    reaches = (done == 0)[:-1]
+    for ahead in range(1, min(n, len(rewards))):
+        gain[:-ahead] += gamma**ahead * (reaches * rewards[ahead:])
+        summed[:-ahead] += reaches
+        reaches = (reaches * (done[ahead:] == 0))[:-1]
+    return gain, summed
+
+
 def gae(
     rewards: Array, values: Array, next_values: Array, terminated: Array, done: Array, gamma: float, lam: float
 ) -> Array:

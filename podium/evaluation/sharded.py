@@ -123,16 +123,16 @@ class ShardedLearner(Evaluator):
 
     def learn_handed(self, handed: Handed, count: int, sgd: Sgd) -> list[Any]:
         """Learn on each of `count` minibatches: the report, and how wrong the policy was about which rows."""
-        report, columns, ids = Report(learners=1), handed.drawn.batch.cols, handed.drawn.ids
-        errors = np.empty(ids.shape, np.float32)
+        report, drawn = Report(learners=1), handed.drawn
+        found = []
         with self._timers.stage("learn"):
             for observed in handed.observed:
                 self.policy.observe(observed)
             for number in range(count):
-                batch = Batch({name: column[:, number::count] for name, column in columns.items()})
-                learned = self.policy.learn(batch, sgd)
-                errors[number::count] = learned.rows["error"]
+                learned = self.policy.learn(drawn.batch.slice(envs=slice(number, None, count)), sgd)
+                found.append(learned.rows["error"])
                 for name, value in learned.metrics.items():
                     report.metrics.mean(name, value)
         report.timers.update(self._timers.take())
-        return [report, (ids, errors)]
+        errors = np.stack(found, axis=-1).reshape(*found[0].shape[:-1], -1)  # back in the order of the draw
+        return [report, (drawn.ids, errors)]

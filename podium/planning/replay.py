@@ -8,7 +8,6 @@ from podium.core.errors import UsageError
 from podium.core.spaces import Leaf, Space
 from podium.engine.plan import GIB, Machine, count
 from podium.envs.make import EnvSpec, frames_of
-from podium.replay.base import row_bytes
 
 
 def replay_bytes(config: RunConfig, spec: EnvSpec, spaces: tuple[Space, Leaf]) -> int:
@@ -16,7 +15,7 @@ def replay_bytes(config: RunConfig, spec: EnvSpec, spaces: tuple[Space, Leaf]) -
     if not isinstance(config, ReplayConfig):
         return 0
     frames = frames_of(spec)
-    return config.capacity(*spaces, frames) * row_bytes(*spaces, frames, config.prioritized)
+    return config.capacity(*spaces, frames) * config.row_bytes(*spaces, frames)
 
 
 def check_replay(config: RunConfig, spec: EnvSpec, spaces: tuple[Space, Leaf], machine: Machine) -> None:
@@ -26,7 +25,7 @@ def check_replay(config: RunConfig, spec: EnvSpec, spaces: tuple[Space, Leaf], m
         return
     assert isinstance(config, ReplayConfig)
     frames = frames_of(spec)
-    number, each = config.capacity(*spaces, frames), row_bytes(*spaces, frames, config.prioritized)
+    number, each = config.capacity(*spaces, frames), config.row_bytes(*spaces, frames)
     shards = config.sharded()
     largest = -(-config.workers // shards) / config.workers if shards > 1 and isinstance(config.workers, int) else 1.0
     in_each = f"{count(needed * largest / GIB, 'GiB')} in each of {shards} shards, " if shards > 1 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -155,9 +155,10 @@ class UserModel(Model):
 
 
 class Memory(nn.Module):
-    """An LSTM or GRU over `[T, N, features]` whose state begins at zero wherever an episode starts."""
+    """An LSTM or GRU over `[T, N, features]` whose state begins at zero wherever an episode starts. `keep` is what the
+    bias of the gate that keeps the state begins at: the greater, the longer it is kept before anything is learned."""
 
-    def __init__(self, kind: str, inputs: int, size: int) -> None:
+    def __init__(self, kind: str, inputs: int, size: int, keep: float = 0.0) -> None:
         super().__init__()
         self.kind, self.size = kind, size
         self.rnn: nn.LSTM | nn.GRU = nn.LSTM(inputs, size) if kind == "lstm" else nn.GRU(inputs, size)
@@ -166,23 +167,29 @@ class Memory(nn.Module):
                 nn.init.orthogonal_(parameter)
             else:
                 nn.init.zeros_(parameter)
+        with torch.no_grad():
+            self.rnn.get_parameter("bias_ih_l0")[size : 2 * size] = keep  # of either kind the second gate
 
     def initial_state(self, n: int) -> State:
         names = ("state/h", "state/c") if self.kind == "lstm" else ("state/h",)
         return {name: torch.zeros(n, self.size) for name in names}
 
     def forward(self, x: Tensor, state: State, start: Tensor) -> tuple[Tensor, State]:
-        """One call of the library's kernel per stretch without a start, which is exact and has no loop over steps."""
+        parts = list(self.stretches(x, state, start))
+        outputs = [y for _, y, _ in parts]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs), parts[-1][2]
+
+    def stretches(self, x: Tensor, state: State, start: Tensor) -> Iterator[tuple[int, Tensor, State]]:
+        """One call of the library's kernel per stretch without a start, which is exact and has no loop over steps: the
+        row that it ends before, its outputs, and the state there, where no start has made it zero yet."""
         cuts = [0, *(torch.nonzero(start.any(1)).flatten().tolist()), len(x)]
-        outputs = []
         for begin, end in zip(cuts, cuts[1:], strict=False):
             if begin == end:
                 continue
             keep = (~start[begin]).to(x.dtype)[:, None]
             state = {name: part * keep for name, part in state.items()}
             y, state = self._run(x[begin:end], state)
-            outputs.append(y)
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs), state
+            yield end, y, state
 
     def _run(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         if self.kind == "lstm":

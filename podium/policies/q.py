@@ -23,7 +23,7 @@ from podium.policies.exploration import epsilon_greedy, spread
 from podium.policies.networks import user_module
 from podium.policies.q_networks import QModel, QNetwork, QSettings, UserQ
 from podium.policies.torch import Loaded, Minibatch, Report, TorchPolicy, flatten, tensor
-from podium.policies.values import Categorical, Mean, Quantiles, Value
+from podium.policies.values import PLAIN, RESCALED, Categorical, Mean, Quantiles, Value
 
 NEXT = "next/"
 
@@ -91,7 +91,7 @@ class QPolicy(TorchPolicy):
         if given is not None:
             module = user_module(given, self.observation_space, self.actions * size)
             return UserQ(module, self.observation_space, self.actions, size)
-        names = ("hidden", "activation", "dueling", "noisy", "noise")
+        names = ("hidden", "activation", "dueling", "noisy", "noise", "memory", "memory_size")
         net = QSettings(**{name: getattr(self.config, name) for name in names if hasattr(self.config, name)})
         return QNetwork(self.observation_space, self.actions, size, net)
 
@@ -99,26 +99,30 @@ class QPolicy(TorchPolicy):
 
     @torch.inference_mode()
     def act(self, obs: Columns, state: Columns, mask: np.ndarray | None = None, explore: bool = True) -> Acted:
+        """The recurrent state that the rows were looked at with is kept beside them: learning may begin there."""
         self.model.renew(self._rng) if explore else self.model.still()
         legal_here = tensor(mask).to(self.device) if mask is not None else None
-        action = legal(self._means(obs), legal_here).argmax(-1).cpu().numpy()
+        means, after = self._look(obs, state)
+        action = legal(means, legal_here).argmax(-1).cpu().numpy()
         epsilon = value_at(self.config.epsilon, self.progress) if explore else 0.0
         if epsilon:
             each = spread(epsilon, len(action), self.config.epsilon_spread, self.player)
             draws = torch.rand(2, len(action), generator=self._rng, device=self.device).cpu().numpy()
             action = epsilon_greedy(action, each, self.actions, draws, mask)
-        return Acted(action)
+        return Acted(action, after, dict(state))
 
     @torch.inference_mode()
     def values(self, obs: Columns, state: Columns) -> np.ndarray:
         """What the best action is worth."""
         self.model.still()
-        return self._means(obs).max(-1).values.cpu().numpy()
+        return self._look(obs, state)[0].max(-1).values.cpu().numpy()
 
-    def _means(self, obs: Columns) -> Tensor:
+    def _look(self, obs: Columns, state: Columns) -> tuple[Tensor, Columns]:
+        """Every action's mean, and the recurrent state afterwards."""
         self._compute_here()
         x = {path: self._filtered(path, tensor(column).to(self.device)) for path, column in obs.items()}
-        return self.value.mean(self.model.q(x))
+        said, after = self.model.step(x, {name: tensor(part).to(self.device) for name, part in state.items()})
+        return self.value.mean(said), {name: part.cpu().numpy() for name, part in after.items()}
 
     # --- learning ---
 
@@ -132,11 +136,7 @@ class QPolicy(TorchPolicy):
     def _gradient(
         self, loaded: Loaded, minibatch: Minibatch, envs: np.ndarray | None, now: SimpleNamespace
     ) -> tuple[Tensor, Report]:
-        said = self._say(minibatch, self._target)
-        losses, errors, report = self._loss(said, minibatch, now)
-        self._errors = errors.cpu().numpy()
-        loss = (losses * minibatch["weight"]).mean()
-        return self._flat_gradient(loss), {"loss": loss, "q": lambda: self.value.mean(said.outputs).mean(), **report}
+        return self._descent(self._say(minibatch, self._target), minibatch, now)
 
     def _say(self, minibatch: Minibatch, target: QModel) -> Said:
         """What the network and a target say of a minibatch, each with new noise."""
@@ -150,6 +150,12 @@ class QPolicy(TorchPolicy):
         mask = minibatch[NEXT + "mask"] if NEXT + "mask" in minibatch else None
         next_online_of = torch.no_grad()(lambda: self.model.q(after) if target is not self.model else next_target)
         return Said(self.value, self.model.q(obs), minibatch["action"], next_target, next_online_of, mask)
+
+    def _descent(self, said: Said, rows: Minibatch, now: SimpleNamespace) -> tuple[Tensor, Report]:
+        losses, errors, report = self._loss(said, rows, now)
+        self._errors = errors.cpu().numpy()
+        loss = (losses * rows["weight"]).mean()
+        return self._flat_gradient(loss), {"loss": loss, "q": lambda: self.value.mean(said.outputs).mean(), **report}
 
     @torch.no_grad()
     def priorities(self, batch: Batch) -> np.ndarray:
@@ -189,7 +195,7 @@ def discrete(space: Leaf) -> int:
     """How many actions there are; any other kind of space is refused."""
     if not isinstance(space, Discrete):
         raise UsageError(
-            f"dqn needs Discrete actions, and this env has {space}: ppo, a2c, pg, impala and appo take those"
+            f"a value for each action needs Discrete actions, and this env has {space}: ppo, a2c, pg, impala and appo take those"
         )
     return space.n
 
@@ -199,6 +205,7 @@ def legal(means: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _value(config: Any, where: torch.device) -> Value:
+    scale = RESCALED if config.rescale else PLAIN
     if config.distribution == "categorical":
-        return Categorical(config.v_min, config.v_max, config.atoms, where)
-    return Quantiles(config.atoms, where) if config.distribution == "quantile" else Mean()
+        return Categorical(config.v_min, config.v_max, config.atoms, where, scale)
+    return Quantiles(config.atoms, where, scale) if config.distribution == "quantile" else Mean(scale)

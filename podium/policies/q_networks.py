@@ -1,4 +1,4 @@
-"""Networks from observations to what is said of every action: plain, dueling, with noisy layers, or a user's own."""
+"""Networks from observations to what is said of every action: plain, dueling, noisy, recurrent, or a user's own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from podium.core.spaces import Space, unflatten
-from podium.policies.networks import ACTIVATIONS, Encoder, Model
+from podium.policies.networks import ACTIVATIONS, Encoder, Memory, Model, State
 
 HEAD_GAIN = 0.01
+KEEP = 2.0
+"""Of a memory's gate at the start: what it saw 30 steps ago is not gone before there is anything to learn from it."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class QSettings:
     dueling: bool = False
     noisy: bool = False
     noise: float = 0.5
+    memory: str = "none"
+    memory_size: int = 64
 
 
 class QModel(Model):
@@ -33,6 +37,10 @@ class QModel(Model):
 
     def q(self, obs: Mapping[str, Tensor]) -> Tensor:
         raise NotImplementedError
+
+    def step(self, obs: Mapping[str, Tensor], state: State) -> tuple[Tensor, State]:
+        """With the recurrent state before and after, where there is one."""
+        return self.q(obs), {}
 
     def renew(self, rng: torch.Generator) -> None:
         for layer in self._noisy:
@@ -48,22 +56,43 @@ class QModel(Model):
 
 
 class QNetwork(QModel):
-    """An encoder and one stream of layers, or two: then one says what the state is worth, the other what each action
-    adds to the mean of all (dueling; Wang et al., 2016)."""
+    """An encoder, an optional memory, and one stream of layers, or two: then one says what the state is worth, the other
+    what each action adds to the mean of all (dueling; Wang et al., 2016)."""
 
     def __init__(self, space: Space, actions: int, size: int, net: QSettings) -> None:
         super().__init__()
         self.actions, self.size = actions, size
         self.encoder = Encoder(space)
+        self.recurrent = net.memory != "none"
+        width = net.memory_size if self.recurrent else self.encoder.width
+        self.memory = Memory(net.memory, self.encoder.width, net.memory_size, KEEP) if self.recurrent else None
         outputs = [actions * size, size] if net.dueling else [actions * size]
-        self.streams = nn.ModuleList([Stream(self.encoder.width, count, net) for count in outputs])
+        self.streams = nn.ModuleList([Stream(width, count, net) for count in outputs])
 
     def train(self, mode: bool = True) -> QNetwork:
         """No layer of it learns otherwise than it acts: there is nothing to tell them, at every update."""
         return self
 
     def q(self, obs: Mapping[str, Tensor]) -> Tensor:
-        x = self.encoder(obs)
+        return self._said(self.encoder(obs))
+
+    def step(self, obs: Mapping[str, Tensor], state: State) -> tuple[Tensor, State]:
+        if self.memory is None:
+            return super().step(obs, state)
+        x = self.encoder(obs)[None]
+        (_, y, after), *_ = self.memory.stretches(x, state, x.new_zeros(x.shape[:2], dtype=torch.bool))
+        return self._said(y[0]), after
+
+    def unroll(self, obs: Mapping[str, Tensor], state: State, start: Tensor) -> tuple[Tensor, list[tuple[int, State]]]:
+        """`[T, N, actions, size]` of rows `[T, N]`, and the state before each row with a start and after the last."""
+        assert self.memory is not None
+        parts = list(self.memory.stretches(self.encoder(obs), state, start))
+        return self._said(torch.cat([y for _, y, _ in parts])), [(end, after) for end, _, after in parts]
+
+    def initial_state(self, n: int) -> State:
+        return self.memory.initial_state(n) if self.memory is not None else {}
+
+    def _said(self, x: Tensor) -> Tensor:
         said = [stream(x) for stream in self.streams]
         each = said[0].unflatten(-1, (self.actions, self.size))
         if len(said) == 1:

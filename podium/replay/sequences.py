@@ -10,6 +10,7 @@ from podium.core.batch import Batch, Finals
 from podium.core.spaces import Frames, under
 from podium.replay.base import Drawn
 from podium.replay.prioritized import PrioritizedReplay
+from podium.replay.uniform import MASK
 
 LEARNED = "learned"
 
@@ -62,6 +63,8 @@ class SequenceReplay(PrioritizedReplay):
         first = {name: column[0] for name, column in under(cols, "state").items()}
         last = {name: rows.take(rows.columns[name], ahead[-1] + 1, stream) for name in first}
         last |= {name: rows.after(name, ahead[-1], stream).copy() for name in under(rows.columns, "obs")}
+        if MASK in rows.columns:
+            last[MASK] = self._legal_after(ahead[-1], stream)
         return Drawn(Batch(cols, first, last, self._finals(ahead, streams)), at * rows.width + stream)
 
     def _finals(self, ahead: np.ndarray, streams: np.ndarray) -> Finals:
@@ -71,6 +74,10 @@ class SequenceReplay(PrioritizedReplay):
         return Finals(t, n, {name: rows.after(name, at, stream).copy() for name in rows.seen})
 
     def feedback(self, ids: np.ndarray, errors: np.ndarray) -> None:
-        """Errors `[length, B]` of the learned rows: a sequence counts by their maximum and their mean."""
-        size = np.abs(errors)
-        super().feedback(ids, self.eta * size.max(axis=0) + (1 - self.eta) * size.mean(axis=0))
+        """Errors `[length, B]` of the rows behind the burn-in: a sequence counts by the maximum and the mean of those that
+        were learned from."""
+        at = ids // self.rows.width + self.burn_in + np.arange(self.length)[:, None]
+        learned = self.rows.take(self.rows.usable, at, np.broadcast_to(ids % self.rows.width, at.shape))
+        size = np.where(learned, np.abs(errors), 0.0)
+        mean = size.sum(axis=0) / np.maximum(learned.sum(axis=0), 1)
+        super().feedback(ids, self.eta * size.max(axis=0) + (1 - self.eta) * mean)

@@ -125,11 +125,16 @@ class UniformReplay:
                 cols[name], cols[NEXT + name] = rows.around(name, at, stream)
             else:
                 cols[name], cols[NEXT + name] = rows.observed(name, at, stream), rows.after(name, last, stream)
-        if MASK in rows.columns:  # of an observation beside the ring nobody has said what is legal there
-            legal = rows.take(rows.columns[MASK], last + 1, stream)
-            legal[rows.take(rows.beside.at, last, stream) >= 0] = True
-            cols[NEXT + MASK] = legal
+        if MASK in rows.columns:
+            cols[NEXT + MASK] = self._legal_after(last, stream)
         return Batch({name: column[None] for name, column in cols.items()})
+
+    def _legal_after(self, last: np.ndarray, stream: np.ndarray) -> np.ndarray:
+        """The masks of the observations that rows led to; of one beside the ring nobody has said what is legal there."""
+        rows = self.rows
+        legal = rows.take(rows.columns[MASK], last + 1, stream)
+        legal[rows.take(rows.beside.at, last, stream) >= 0] = True
+        return legal
 
     def get_state(self, known: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
         state: dict[str, Any] = {"rng": seeding.get_state(self._rng), "rows": None}

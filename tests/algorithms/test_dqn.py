@@ -55,7 +55,7 @@ def learned(algorithm: Algorithm, **settings: Any) -> np.ndarray:
     policy: QPolicy = optimizer.learner()._target.policy
     policy.model.still()
     with torch.no_grad():
-        said = policy._means({"obs": np.eye(LENGTH, dtype=np.float32)[:-1]}).numpy()
+        said = policy._look({"obs": np.eye(LENGTH, dtype=np.float32)[:-1]}, {})[0].numpy()
     optimizer.close()
     return said
 

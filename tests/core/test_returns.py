@@ -61,6 +61,17 @@ def test_n_step_stops_at_a_termination_by_hand() -> None:
     np.testing.assert_allclose(returns.n_step(R, NEXT, TERM, ENDS, GAMMA, 2), column([3.0, 4.0, 7.0, 13.0]))
 
 
+def test_n_step_parts_by_hand() -> None:
+    # 0: 1 + 0.5 * 4, and the termination at 1;  1: 4;  2: 4, cut;  3: 8, where the fragment ends. Without ends, and with
+    # up to three: 1 + 0.5 * 4 + 0.25 * 4 = 4, 4 + 0.5 * 4 + 0.25 * 8 = 8, 4 + 0.5 * 8 = 8, 8
+    gain, summed = returns.n_step_parts(R, ENDS != 0, GAMMA, 3)
+    np.testing.assert_allclose(gain, column([3.0, 4.0, 4.0, 8.0]))
+    assert summed[:, 0].tolist() == [2, 1, 1, 1]
+    gain, summed = returns.n_step_parts(R, ENDS != ENDS, GAMMA, 3)
+    np.testing.assert_allclose(gain, column([4.0, 8.0, 8.0, 8.0]))
+    assert summed[:, 0].tolist() == [3, 3, 2, 1]
+
+
 def test_gae_by_hand() -> None:
     # Errors: 1 + 0.5 * 2 - 1 = 1;  4 - 2 = 2;  4 + 0.5 * 6 - 3 = 4;  8 + 0.5 * 10 - 4 = 9. With lambda 0.5 the only one
     # that another follows within its episode is the first: 1 + 0.25 * 2 = 1.5
@@ -188,6 +199,10 @@ def test_all_agree_with_their_definitions(case: Case) -> None:
     np.testing.assert_allclose(run("discounted", case), whole, **close)
     some = per_step(case, lambda c, t, n: sum_of(c, t, n, left(c, t, n)[: c["n"]]))
     np.testing.assert_allclose(run("n_step", case), some, **close)
+    gain, summed = run("n_step_parts", case)
+    last, envs = np.arange(len(summed))[:, None] + summed - 1, np.arange(summed.shape[1])
+    follows = np.where(case["terminated"], 0.0, case["next_values"])[last, envs]
+    np.testing.assert_allclose(gain + case["gamma"] ** summed * follows, some, **close)
     np.testing.assert_allclose(run("gae", case), per_step(case, slow_gae), **close)
     targets, advantages = run("vtrace", case)
     np.testing.assert_allclose(targets, per_step(case, slow_target), **close)

@@ -214,6 +214,23 @@ def test_reduced_bytes_are_in_the_runs_files(tmp_path: Path) -> None:
         (["dqn", "--beta", "0.5"], "--beta 0.5 would not be read: --prioritized is false"),
         (["dqn", "--v-min", "7", "--v-max", "5", "--distribution", "categorical"], "--v-min is 7, expected less than"),
         (["dqn", "--noisy", "--dulling"], "did you mean '--dueling'"),
+        (["dqn", "--memory", "lstm"], "unknown setting --memory"),
+        (["r2d2", "--burn-in", "60"], "--burn-in is 60, expected less than --sequence, which is 60"),
+        (["r2d2", "--sequence", "20", "--n-step", "11"], "--n-step is 11, expected at most 10, the rows of --sequence"),
+        (
+            ["r2d2", "--buffer", "480"],
+            "--buffer is 480, expected at least 792: a --batch of 32 --sequence 60 rows long",
+        ),
+        (
+            ["r2d2", "--buffer", "900", "--batch", "1", "--fragment", "60"],
+            "expected at least 960: what all envs play in",
+        ),
+        (["r2d2", "--buffer-memory", "1e-4"], "transitions of 566 bytes, expected at least 792"),
+        (["r2d2", "--memory", "lsmt"], "did you mean 'lstm'"),
+        (["r2d2", "--memory", "none"], "--memory is 'none', expected one of lstm, gru"),
+        (["r2d2", "--model", "json:loads"], "--model json:loads would not be read: r2d2's network has a memory"),
+        (["r2d2", "--eta", "0.5", "--prioritized", "false"], "--eta 0.5 would not be read: --prioritized is false"),
+        (["r2d2", "--optimizer", "allreduce"], "does not fit r2d2: it learns from a replay"),
     ],
 )
 def test_combinations_without_a_meaning_are_refused_with_the_reason(
@@ -227,7 +244,7 @@ def test_combinations_without_a_meaning_are_refused_with_the_reason(
 
 
 def test_what_fits_is_what_is_not_refused() -> None:
-    for name in ("pg", "a2c", "a3c", "ppo", "impala", "appo", "dqn", "apex"):
+    for name in ("pg", "a2c", "a3c", "ppo", "impala", "appo", "dqn", "apex", "r2d2"):
         algorithm = algorithms.get(name)
         for optimizer in OPTIMIZERS:
             given = {"optimizer": optimizer, "workers": 1}

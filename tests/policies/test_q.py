@@ -154,7 +154,7 @@ def test_weights_of_rows_count() -> None:
 
 def test_only_discrete_actions() -> None:
     dqn = algorithms.get("dqn")
-    with pytest.raises(UsageError, match="dqn needs Discrete actions, and this env has Box"):
+    with pytest.raises(UsageError, match="needs Discrete actions, and this env has Box"):
         dqn.policy(dqn.configure(None, {}), SPACE, Box.of(-1, 1, (2,)), 0)
 
 

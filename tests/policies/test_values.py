@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from podium.policies.values import Categorical, Mean, Quantiles, huber
+from podium.policies.values import RESCALED, Categorical, Mean, Quantiles, huber, shrink, stretch
 
 CPU = torch.device("cpu")
 
@@ -25,6 +25,50 @@ def test_the_means_loss_by_hand() -> None:
     assert loss.tolist() == pytest.approx([0.32, 2.5]) and wrong.tolist() == pytest.approx([0.8, 3.0])
     (slope,) = torch.autograd.grad(loss.sum(), taken)
     assert slope[:, 0].tolist() == pytest.approx([-0.8, 1.0])
+
+
+def test_rescaling_and_its_inverse_by_hand() -> None:
+    """3 becomes the root of 4, less 1, and 0.003 more; 0 and the sign stay; 99 becomes 9.099."""
+    given = numbers(3.0, -3.0, 0.0, 99.0, -8.0)
+    small = [1.003, -1.003, 0.0, 9.099, -2.008]
+    assert shrink(given).tolist() == pytest.approx(small)
+    assert stretch(numbers(*small)).tolist() == pytest.approx([3.0, -3.0, 0.0, 99.0, -8.0], rel=1e-5)
+    without_slope = numbers(*small).sign() * ((numbers(*small).abs() + 1.0) ** 2 - 1.0)
+    assert without_slope[3] == pytest.approx(100.99, abs=0.01), "the square alone is no inverse"
+
+
+def test_rescaling_goes_back_and_forth_over_all_sizes() -> None:
+    x = torch.logspace(-4, 6, 200)
+    for signed in (x, -x):
+        torch.testing.assert_close(stretch(shrink(signed)), signed, rtol=1e-4, atol=1e-6)
+    assert (shrink(x).diff() > 0).all()
+
+
+def test_rescaled_losses_by_hand() -> None:
+    """The next state is said to be 1.003, which is 3: the target is 2 + 0.5 * 3 = 3.5, and of that 2.12132 - 1 + 0.0035."""
+    learned = 1.1248203
+    following, gain, discount = numbers(1.003)[:, None], numbers(2.0), numbers(0.5)
+    _, wrong = Mean(RESCALED).loss(numbers(1.0)[:, None], following, gain, discount)
+    assert wrong.tolist() == pytest.approx([learned - 1.0], rel=1e-5)
+    _, unscaled = Mean().loss(numbers(1.0)[:, None], following, gain, discount)
+    assert unscaled.tolist() == pytest.approx([1.5015])  # the small numbers taken for returns
+    assert Mean(RESCALED).mean(numbers(1.003)[:, None]).tolist() == pytest.approx([3.0])
+    quantiles = Quantiles(2, CPU, RESCALED)
+    assert quantiles.mean(torch.tensor([[1.003, 9.099]])).tolist() == pytest.approx([51.0])
+    taken = torch.tensor([[learned, learned]])
+    loss, _ = quantiles.loss(taken, torch.tensor([[1.003, 1.003]]), gain, discount)
+    assert loss.tolist() == pytest.approx([0.0], abs=1e-6)
+
+
+def test_rescaled_places_by_hand() -> None:
+    """From -3 to 3 in five: -1.003, -0.5015, 0, 0.5015, 1.003 are learned. All at 3, of which 1 is added to 0.5 * 3: 2.5
+    is 0.87333 there, 0.74144 of the way from the fourth to the last."""
+    value = Categorical(-3.0, 3.0, 5, CPU, RESCALED)
+    assert value.support.tolist() == pytest.approx([-1.003, -0.5015, 0, 0.5015, 1.003])
+    projected = value.project(torch.tensor([[0.0, 0, 0, 0, 1]]), numbers(1.0), numbers(0.5))
+    assert projected[0].tolist() == pytest.approx([0, 0, 0, 0.25856, 0.74144], abs=1e-4)
+    sure = torch.tensor([[0.0, 0, 0, 0, 99]])
+    assert value.mean(sure).tolist() == pytest.approx([3.0], rel=1e-4)
 
 
 def five() -> Categorical:

@@ -52,6 +52,22 @@ def test_a_sequence_counts_by_its_greatest_error_and_its_mean() -> None:
     assert [counts[row] for row in range(4)] == pytest.approx(priorities / priorities.sum() * 10_000, abs=3)
 
 
+def test_rows_that_are_not_learned_from_have_no_part_in_a_sequences_error() -> None:
+    """Of the three windows, each behind a row of burn-in, the second and third have a row that is not valid: what stands
+    there counts for nothing, not as a 0 in the mean either."""
+    valid = np.ones((6, 1), bool)
+    valid[3] = False
+    replay = SequenceReplay(100, length=2, burn_in=1, alpha=1.0, eta=0.5)
+    replay.insert([fragment([0.0] * 6, "-" * 6, 0).with_columns(valid=valid)])
+    assert set(replay.sample(100).ids.tolist()) == {0, 1, 2}
+    replay.feedback(np.arange(3), np.array([[1, 2, 50], [3, 50, 4]], np.float32))
+    counts = Counter(replay.sample(10_000).ids.tolist())
+    priorities = np.array([0.5 * 3 + 0.5 * 2, 2, 4])
+    wrong = np.array([0.5 * 3 + 0.5 * 2, 0.5 * 2 + 0.5 * 1, 0.5 * 4 + 0.5 * 2])
+    assert [counts[row] for row in range(3)] == pytest.approx(priorities / priorities.sum() * 10_000, abs=3)
+    assert np.abs(wrong / wrong.sum() - priorities / priorities.sum()).max() > 0.01
+
+
 @given(
     seed=st.integers(0, 10_000),
     stack=st.sampled_from([1, 3]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -77,11 +77,9 @@ class ReplayConfig(RunConfig):
         super().check()
         if self.batch > self.buffer:
             raise ConfigError(f"--buffer is {self.buffer}, expected at least --batch, which is {self.batch}")
-        if self.buffer < self._least():
-            raise ConfigError(
-                f"--buffer is {self.buffer}, expected at least {self._least()}: what all envs play in --fragment "
-                f"{self.fragment} and --n-step {self.n_step} steps"
-            )
+        least, what = self._least()
+        if self.buffer < least:
+            raise ConfigError(f"--buffer is {self.buffer}, expected at least {least}: {what}")
         if self.smallest_shard(self.buffer) < self.batch:
             raise ConfigError(
                 f"--buffer is {self.buffer}, of which the smallest of {self.sharded()} shards has "
@@ -102,14 +100,14 @@ class ReplayConfig(RunConfig):
 
     def capacity(self, observation: Space, action: Leaf, frames: Mapping[str, Frames]) -> int:
         """Transitions that are kept: --buffer, or what fits into --buffer-memory."""
-        each = row_bytes(observation, action, frames, self.prioritized)
+        each = self.row_bytes(observation, action, frames)
         if self.buffer_memory is None or self.buffer * each <= self.buffer_memory * GIB:
             return self.buffer
-        fitting = int(self.buffer_memory * GIB) // each
-        if fitting < max(self.batch, self._least()):
+        fitting, least = int(self.buffer_memory * GIB) // each, max(self.batch, self._least()[0])
+        if fitting < least:
             raise ConfigError(
                 f"--buffer-memory {self.buffer_memory:g} holds {fitting} transitions of {each:,} bytes, expected at least "
-                f"{max(self.batch, self._least())}"
+                f"{least}"
             )
         if self.smallest_shard(fitting) < self.batch:
             raise ConfigError(
@@ -119,9 +117,17 @@ class ReplayConfig(RunConfig):
             )
         return fitting
 
-    def _least(self) -> int:
-        streams = self.envs * max(self.workers, 1) if isinstance(self.workers, int) else self.envs
-        return streams * (self.fragment + self.n_step)
+    def row_bytes(self, observation: Space, action: Leaf, frames: Mapping[str, Frames]) -> int:
+        """What a transition takes up."""
+        return row_bytes(observation, action, frames, self.prioritized)
+
+    def _least(self) -> tuple[int, str]:
+        """Transitions without which nothing could be learned, and what they are."""
+        least = self._streams() * (self.fragment + self.n_step)
+        return least, f"what all envs play in --fragment {self.fragment} and --n-step {self.n_step} steps"
+
+    def _streams(self) -> int:
+        return self.envs * max(self.workers, 1) if isinstance(self.workers, int) else self.envs
 
 
 def shape_rewards(policy: Policy, batch: Batch, now: Any) -> Batch:
@@ -148,13 +154,14 @@ def draws(config: Any, progress: float) -> Draws:
     return Draws(config.batch, now.gamma, now.beta if config.prioritized else 0.0)
 
 
-def replayed(config: Any, setup: Setup, policy: Any) -> Optimizer:
+def replayed(config: Any, setup: Setup, policy: Any, replay: Callable[..., Replay] = make_replay) -> Optimizer:
     """The algorithm over its optimizer."""
-    return STRATEGIES[config.optimizer](parts_of(config, setup, policy))
+    return STRATEGIES[config.optimizer](parts_of(config, setup, policy, replay))
 
 
-def parts_of(config: Any, setup: Setup, policy: Any) -> Parts:
-    """What an optimizer puts together."""
+def parts_of(config: Any, setup: Setup, policy: Any, replay: Callable[..., Replay] = make_replay) -> Parts:
+    """What an optimizer puts together. Workers say how wrong the policy is about transitions; sequences are drawn from
+    other replays, and come in with the greatest priority."""
     frames = frames_of(setup.env)
     capacity = config.capacity(setup.observation_space, setup.action_space, frames)
     return Parts(
@@ -163,8 +170,8 @@ def parts_of(config: Any, setup: Setup, policy: Any) -> Parts:
         policy,
         lambda progress, update: sgd(config, progress, update),
         shape_rewards,
-        partial(make_replay, config, frames),
+        partial(replay, config, frames),
         partial(draws, config),
         capacity,
-        partial(make_recent, config, frames) if config.prioritized else None,
+        partial(make_recent, config, frames) if config.prioritized and replay is make_replay else None,
     )
