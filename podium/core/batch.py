@@ -30,8 +30,9 @@ class Finals:
 
     def within(self, times: slice, envs: slice) -> Finals:
         keep = (self.t >= times.start) & (self.t < times.stop) & (self.n >= envs.start) & (self.n < envs.stop)
-        keep &= (self.n - envs.start) % envs.step == 0
-        t, n = self.t[keep] - times.start, (self.n[keep] - envs.start) // envs.step
+        every = envs.step or 1
+        keep &= (self.n - envs.start) % every == 0
+        t, n = self.t[keep] - times.start, (self.n[keep] - envs.start) // every
         return Finals(t, n, {key: column[keep] for key, column in self.cols.items()})
 
 

@@ -78,6 +78,15 @@ def test_a_window_keeps_its_ends_right(length: int, width: int, seed: int, data:
     assert len(window.finals.t) == np.count_nonzero((whole.finals.t >= start) & (whole.finals.t < stop))
 
 
+@few
+@given(lengths, st.integers(1, 4), st.integers(1, 3), seeds)
+def test_every_so_manieth_env_is_taken_with_its_ends(length: int, every: int, each: int, seed: int) -> None:
+    whole = make(length, every * each, seed)
+    for first in range(every):
+        taken = whole.slice(envs=slice(first, None, every))
+        same(taken, concat([whole.slice(envs=slice(env, env + 1)) for env in range(first, whole.width, every)]))
+
+
 def test_an_end_that_no_column_tells_is_left_out() -> None:
     batch = Batch({"obs": np.zeros((4, 2))}, first={"state/c": np.zeros(2)}, last={"value": np.zeros(2)})
     assert batch.slice(slice(0, 2)).first.keys() == {"state/c"} and batch.slice(slice(0, 2)).last == {}

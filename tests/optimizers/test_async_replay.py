@@ -131,15 +131,20 @@ def fragment(errors: list[list[float]], start: bool = False) -> Batch:
     return Batch({**cols, ERROR: np.array(errors, np.float32)}, last={"obs": np.zeros((2, 1), np.float32)})
 
 
+def weights(replay: PrioritizedReplay, rows: int) -> list[float]:
+    """Of the first rows, those of all streams of each."""
+    return replay._weights.get(replay._leaves(np.arange(rows))).tolist()
+
+
 def test_errors_belong_to_the_rows_that_a_fragment_completes() -> None:
     """With two steps a fragment of two rows completes its first one and the last one of the fragment before."""
     replay = PrioritizedReplay(20, n_step=2, alpha=1.0)
     nan = float("nan")
     replay.insert([fragment([[nan, nan], [3.0, 4.0]], start=True)])
-    assert replay._weights.get(np.arange(4)).tolist() == pytest.approx([3.0, 4.0, 0.0, 0.0])
+    assert weights(replay, 2) == pytest.approx([3.0, 4.0, 0.0, 0.0])
     replay.insert([fragment([[5.0, 0.0], [nan, float("inf")]])])
-    found = replay._weights.get(np.arange(8))
-    assert found.tolist() == pytest.approx([3, 4, 5, LEAST, 4, 4, 0, 0]), "what nobody knows counts as the greatest"
+    found = weights(replay, 4)
+    assert found == pytest.approx([3, 4, 5, LEAST, 4, 4, 0, 0]), "what nobody knows counts as the greatest"
     assert found[3] > 0, "a row that was right may still be drawn"
     assert "error" not in replay.rows.columns and replay.total == pytest.approx(20 + LEAST, abs=1e-4)
 
@@ -147,7 +152,7 @@ def test_errors_belong_to_the_rows_that_a_fragment_completes() -> None:
 def test_a_source_without_a_fragment_has_no_errors() -> None:
     replay = PrioritizedReplay(40, n_step=1, alpha=1.0)
     replay.insert([fragment([[2.0, 3.0]], start=True), None])
-    assert replay._weights.get(np.arange(4)).tolist() == pytest.approx([2, 3, 0, 0])
+    assert weights(replay, 1) == pytest.approx([2, 3, 0, 0])
 
 
 # --- pace ---
