@@ -12,7 +12,8 @@ from podium.core.errors import UsageError, known_names
 HELP = """podium bench NAME [--rounds N] [--seconds S] [--out FILE.json] [--json]
 
   sampling   env steps per second of one evaluator; --env NAME --envs N measures another env
-  learning   env steps per second of whole PPO training on CartPole-v1
+  learning   env steps per second of whole PPO training on CartPole-v1; --algo sac or td3 measures updates per second
+             of those on HalfCheetah-v5
   controller calls per second of the controller on Ray, with workers that do nothing; --workers N
   scaling    env steps per second against workers on Ray, with an env that sleeps; --workers 1,8,64
   shards     what a parameter server moves, against its shards; --shards 1,2,4,8
@@ -60,14 +61,19 @@ def _sampling(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
 
 
 def _learning(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
-    parser = _parser("learning", "Env steps per second of whole PPO training on CartPole-v1.", parser_class)
+    what = "Env steps per second of whole PPO training on CartPole-v1, or updates per second of SAC or TD3 on HalfCheetah-v5."
+    parser = _parser("learning", what, parser_class)
+    parser.add_argument("--algo", choices=("ppo", "sac", "td3"), default="ppo", help="which; ppo")
     own = parser.parse_args(words[1:])
-    from podium.bench import learning
+    from podium.bench import learning, learning_replay
     from podium.bench.report import Report, check_out, publish
 
     check_out(own.out)
     report = Report("bench-learning", words)
-    learning.run(report, own.rounds, own.seconds)
+    if own.algo == "ppo":
+        learning.run(report, own.rounds, own.seconds)
+    else:
+        learning_replay.run(report, own.algo, own.rounds, own.seconds)
     publish(report, own.out, own.json)
     return 0
 

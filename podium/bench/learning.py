@@ -49,21 +49,22 @@ def _own(env: bare.Env) -> nn.Module:
 
 
 class Clock(Callback):
-    """Times a run from the end of its warm-up, and stops it."""
+    """Times a run from the end of its warm-up, by what is counted in a column of its rows, and stops it."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, column: str = "env_steps") -> None:
+        self._seconds, self._column = seconds, column
         self._iterations = 0
         self._began, self._began_at = 0.0, 0
         self.rate = 0.0
 
     def on_iteration(self, run: Any, row: Mapping[str, Any]) -> bool:
-        self._iterations += 1
+        count = row[self._column]
+        self._iterations += count > 0
         now = perf_counter()
         if self._iterations <= WARM_UP:
-            self._began, self._began_at = now, row["env_steps"]
+            self._began, self._began_at = now, count
             return False
-        self.rate = (row["env_steps"] - self._began_at) / (now - self._began)
+        self.rate = (count - self._began_at) / (now - self._began)
         return now - self._began >= self._seconds
 
 
