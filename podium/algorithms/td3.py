@@ -41,7 +41,7 @@ def loss(nets: Nets, rows: Minibatch, now: SimpleNamespace) -> tuple[dict[str, T
     losses = {"critic": critic_loss}
     if nets.update % now.policy_delay == 0:
         chosen = nets.acting.mode(nets.model.act(nets.obs), None)
-        losses["actor"] = -nets.acting.worth(nets.frozen(), chosen)[0].mean()
+        losses["actor"] = -nets.acting.worth(nets.frozen(first=1), chosen).mean()
     return losses, errors, {"q": lambda: worth.mean(), "td_error": lambda: errors.mean()}
 
 

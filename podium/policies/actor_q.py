@@ -47,9 +47,10 @@ class Nets:
         """What the critics say of actions at `obs`."""
         return lambda action: self.model.critic.forward(self.obs, action, self.rng)
 
-    def frozen(self) -> Critic:
-        """The same; a gradient reaches the actions alone."""
-        return lambda action: self.model.critic.forward(self.obs, action, self.rng, frozen=True)
+    def frozen(self, first: int | None = None) -> Critic:
+        """The same, of all or the first critics; a gradient reaches the actions alone."""
+        count = first or self.model.critic.layers.count
+        return lambda action: self.model.critic.forward(self.obs, action, self.rng, frozen=count)
 
     def targets(self) -> Critic:
         """What the critics' targets say of actions at `after`."""

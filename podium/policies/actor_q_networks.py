@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from podium.core.spaces import Space
-from podium.policies.networks import ACTIVATIONS, Encoder, Model, UserModel
+from podium.policies.networks import ACTIVATIONS, Encoder, Model, UserModel, as_it_is
 
 NORM_EPS = 1e-5
 Obs = Mapping[str, Tensor]
@@ -54,12 +54,13 @@ class Layers(nn.Module):
         # Past the lists, which are slow to walk.
         self._parts = [list(each) for each in (self.weights, self.biases, self.scales, self.shifts)]
 
-    def forward(self, x: Tensor, rng: torch.Generator | None = None, frozen: bool = False) -> Tensor:
-        """With `rng` hidden units are dropped. `frozen` lets a gradient through to `x` and keeps it from the parameters."""
+    def forward(self, x: Tensor, rng: torch.Generator | None = None, frozen: int = 0) -> Tensor:
+        """With `rng` hidden units are dropped. The first so many that are `frozen` let a gradient through to `x` and keep it
+        from their parameters; the others are not asked then."""
         weights, biases, scales, shifts = (
-            ([part.detach() for part in each] if frozen else each) for each in self._parts
+            ([part.detach()[:frozen] for part in each] if frozen else each) for each in self._parts
         )
-        x = x.expand(self.count, *x.shape)
+        x = x.expand(frozen or self.count, *x.shape)
         last = len(weights) - 1
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             if i == last and weight.shape[-1] == 1:  # a product with one column is slower than its sum
@@ -82,10 +83,11 @@ class Actor(Model):
     def __init__(self, space: Space, outputs: int, net: ActorQSettings) -> None:
         super().__init__()
         self.encoder = Encoder(space)
+        self._encode = encoding(self.encoder)
         self.layers = Layers(1, self.encoder.width, outputs, net.hidden, net.activation)
 
     def forward(self, obs: Obs, state: object = None, start: object = None) -> Tensor:  # type: ignore[override]
-        return self.layers.forward(self.encoder.forward(obs))[0]
+        return self.layers.forward(self._encode(obs))[0]
 
 
 class Critics(nn.Module):
@@ -95,19 +97,20 @@ class Critics(nn.Module):
     def __init__(self, space: Space, inputs: int, outputs: int, net: ActorQSettings) -> None:
         super().__init__()
         self.encoder = Encoder(space)
+        self._encode = encoding(self.encoder)
         width = self.encoder.width + inputs
         self.layers = Layers(
             net.critics, width, outputs, net.hidden, net.activation, net.layer_norm, net.critic_dropout
         )
 
     def forward(
-        self, obs: Obs, action: Tensor | None, rng: torch.Generator | None = None, frozen: bool = False
+        self, obs: Obs, action: Tensor | None, rng: torch.Generator | None = None, frozen: int = 0
     ) -> Tensor:
         if frozen:
             with torch.no_grad():
-                x = self.encoder.forward(obs)
+                x = self._encode(obs)
         else:
-            x = self.encoder.forward(obs)
+            x = self._encode(obs)
         return self.layers.forward(x if action is None else torch.cat([x, action], -1), rng, frozen)
 
 
@@ -129,10 +132,19 @@ class ActorQ(Model):
         self.critic = Critics(space, inputs, said, net)
         self.entropy = None if weight is None else nn.ParameterList([torch.tensor([math.log(weight)])])
 
+    def train(self, mode: bool = True) -> ActorQ:
+        """Of the default networks none is other in learning than in acting; walking through them takes its time."""
+        return super().train(mode) if isinstance(self.actor, UserModel) else self
+
     def act(self, obs: Obs) -> Tensor:
         """The parameters of actions."""
         said = self.actor.forward(obs)
         return said[0] if isinstance(said, tuple) else said
+
+
+def encoding(encoder: Encoder) -> Callable[[Obs], Tensor]:
+    """What it does; a lone vector needs nothing."""
+    return as_it_is if encoder.trivial else encoder.forward
 
 
 def _uniform(shape: tuple[int, ...], inputs: int) -> Tensor:
