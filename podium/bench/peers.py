@@ -125,7 +125,7 @@ class ReplayLearning:
         settings, env = self._settings, make_vec_env(self._env, n_envs=1, seed=0)
         more: dict[str, Any] = {}
         if self._algo == "td3":
-            size = env.action_space.shape
+            size: Any = env.action_space.shape
             more = {
                 "action_noise": NormalActionNoise(np.zeros(size), np.full(size, settings.action_noise)),
                 "policy_delay": settings.policy_delay,

@@ -86,7 +86,7 @@ class Actor(Model):
         self._encode = encoding(self.encoder)
         self.layers = Layers(1, self.encoder.width, outputs, net.hidden, net.activation)
 
-    def forward(self, obs: Obs, state: object = None, start: object = None) -> Tensor:  # type: ignore[override]
+    def forward(self, obs: Obs, state: object = None, start: object = None) -> Tensor:
         return self.layers.forward(self._encode(obs))[0]
 
 
@@ -103,9 +103,7 @@ class Critics(nn.Module):
             net.critics, width, outputs, net.hidden, net.activation, net.layer_norm, net.critic_dropout
         )
 
-    def forward(
-        self, obs: Obs, action: Tensor | None, rng: torch.Generator | None = None, frozen: int = 0
-    ) -> Tensor:
+    def forward(self, obs: Obs, action: Tensor | None, rng: torch.Generator | None = None, frozen: int = 0) -> Tensor:
         if frozen:
             with torch.no_grad():
                 x = self._encode(obs)
