@@ -24,6 +24,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "multi_device": ("ppo", {"minibatch": 32, "epochs": 2}),
     "parameter_server": ("a2c", {"synchronous": True, "shards": 2, "normalize_obs": True}),
     "sync_replay": ("dqn", {"learning_starts": 0, "train_every": 16, "prioritized": True, "n_step": 2, "batch": 32}),
+    "sync_replay, an actor": ("sac", {"learning_starts": 64, "train_every": 16, "batch": 32, "layer_norm": True}),
 }
 
 
