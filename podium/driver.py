@@ -13,6 +13,7 @@ from typing import Any
 
 from podium.algorithms.common.base import Algorithm, RunConfig, Setup
 from podium.core import checkpoint
+from podium.core.errors import PodiumError, TrainingError
 from podium.core.metrics import EpisodeWindow
 from podium.core.seeding import integer
 from podium.engine.start import start
@@ -151,6 +152,9 @@ class Run:
             except SystemExit as leaving:
                 self._fall_back(before)
                 raise RuntimeError(f"something called sys.exit({leaving.code!r})") from leaving
+            except TrainingError:
+                self._fall_back(self._last_good(before))
+                raise
             except BaseException:
                 self._fall_back(before)
                 raise
@@ -172,6 +176,22 @@ class Run:
         snapshot = self._snapshot(restart=False)
         now = perf_counter()
         return snapshot, now + max(KEEP_EVERY_S, KEEP_SHARE * (now - began))
+
+    def _last_good(self, before: dict[str, Any]) -> dict[str, Any]:
+        """The state of a moment ago, but everyone's policy as the learner's is now: what it could not learn from was
+        refused before the step."""
+        try:
+            newest = self.engine.get(self.optimizer.learner().call("policy_state", full=True))
+        except PodiumError:
+            return before
+
+        def renewed(state: dict[str, Any] | None) -> dict[str, Any] | None:
+            if state is None or "rng" not in state["policy"]:  # it has just died, or holds no policy of its own
+                return state
+            return {**state, "policy": {**newest, "rng": state["policy"]["rng"]}, "exact": False}
+
+        evaluators = [renewed(state) for state in before["optimizer"]["evaluators"]]
+        return {**before, "optimizer": {**before["optimizer"], "evaluators": evaluators}}
 
     def _fall_back(self, before: dict[str, Any]) -> None:
         """Save the state of a moment ago in the place of one that an iteration left half changed."""

@@ -50,6 +50,9 @@ CASES: dict[str, list[str]] = {
         "--fragment 4 --envs 3 --frame-stack 3 --double",
         "sequences": "r2d2 toy:cue --steps 5000 --buffer 1500 --learning-starts 200 --train-every 32 "
         "--batch 8 --sequence 12 --burn-in 4 --sequence-every 4 --eval-every 2000 --eval-episodes 2 --noisy",
+        "actor and critics": "sac Pendulum-v1 --steps 3000 --hidden 32,32 --learning-starts 200 --train-every 2 --batch 64 "
+        "--buffer 1500 --eval-every 1000 --eval-episodes 2 --n-step 3 --prioritized --normalize-obs --critic-dropout 0.1",
+        "delayed": "td3 Pendulum-v1 --steps 3000 --hidden 32,32 --learning-starts 200 --train-every 2 --batch 64 --noise ou",
         "stacked": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --frame-stack 2",
     }.items()
 }

@@ -15,7 +15,7 @@ from podium.core.errors import UsageError, known_names
 HELP = """podium bench NAME [--rounds N] [--seconds S] [--out FILE.json] [--json]
 
   sampling   env steps per second of one evaluator; --env NAME --envs N measures another env
-  learning   env steps per second of whole PPO training on CartPole-v1
+  learning   env steps per second of whole PPO training on CartPole-v1; --algo sac|td3 updates per second of theirs
   controller calls per second of the controller on Ray, with workers that do nothing; --workers N
   scaling    env steps per second against workers on Ray, with an env that sleeps; --workers 1,8,64
   shards     what a parameter server moves, against its shards; --shards 1,2,4,8
@@ -88,7 +88,10 @@ BENCHMARKS = {
             "fragment": Flag(_count, 32, "N", "steps per env in a sample; 32"),
         },
     ),
-    "learning": Benchmark("Env steps per second of whole PPO training on CartPole-v1."),
+    "learning": Benchmark(
+        "Env steps per second of whole PPO training on CartPole-v1, or updates per second of SAC or TD3 on HalfCheetah-v5.",
+        {"algo": Flag(str, "ppo", "NAME", "ppo, sac or td3; ppo")},
+    ),
     "controller": Benchmark(
         "Calls per second of the controller on Ray.",
         {"workers": Flag(_count, 2, "N", "samplers that do nothing; 2")},

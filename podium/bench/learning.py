@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from podium.bench import bare, peers
 from podium.bench.measure import THREADS, Contender, alternate, rate
 from podium.bench.report import Measured, Report, Target
+from podium.core.errors import UsageError, did_you_mean
 from podium.run.callbacks import Callback
 
 ENV = "CartPole-v1"
@@ -49,21 +50,22 @@ def _own(env: bare.Env) -> nn.Module:
 
 
 class Clock(Callback):
-    """Times a run from the end of its warm-up, and stops it."""
+    """Times a run from the end of its warm-up, by what is counted in a column of its rows, and stops it."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, column: str = "env_steps") -> None:
+        self._seconds, self._column = seconds, column
         self._iterations = 0
         self._began, self._began_at = 0.0, 0
         self.rate = 0.0
 
     def on_iteration(self, run: Any, row: Mapping[str, Any]) -> bool:
-        self._iterations += 1
+        count = row[self._column]
+        self._iterations += count > 0
         now = perf_counter()
         if self._iterations <= WARM_UP:
-            self._began, self._began_at = now, row["env_steps"]
+            self._began, self._began_at = now, count
             return False
-        self.rate = (row["env_steps"] - self._began_at) / (now - self._began)
+        self.rate = (count - self._began_at) / (now - self._began)
         return now - self._began >= self._seconds
 
 
@@ -108,7 +110,20 @@ class BareLearning:
         """Nothing outlives a measurement."""
 
 
-def run(report: Report, rounds: int, seconds: float) -> None:
+def run(report: Report, algo: str, rounds: int, seconds: float) -> None:
+    """Measure PPO, or an algorithm that learns from a replay."""
+    if algo == "ppo":
+        run_ppo(report, rounds, seconds)
+        return
+    from podium.bench import bare_sac, learning_replay
+
+    if algo not in bare_sac.LOOPS:
+        known = ("ppo", *bare_sac.LOOPS)
+        raise UsageError(f"--algo {algo!r}, expected one of {', '.join(known)}{did_you_mean(algo, known)}")
+    learning_replay.run(report, algo, rounds, seconds)
+
+
+def run_ppo(report: Report, rounds: int, seconds: float) -> None:
     """Measure PPO with the default networks and with a user's own."""
     shape = f"{SETTINGS.envs} envs x {SETTINGS.fragment} steps, {SETTINGS.epochs} epochs"
     default = f"ppo {ENV}, {shape}: default networks"

@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
@@ -134,7 +135,15 @@ class Config:
 
     def at(self, progress: float) -> SimpleNamespace:
         """Every setting's value at some progress (0 to 1) of the run."""
-        return SimpleNamespace(**{f.name: value_at(getattr(self, f.name), progress) for f in dataclasses.fields(self)})
+        constant, scheduled = self._by_kind
+        return SimpleNamespace(**constant, **{name: schedule.at(progress) for name, schedule in scheduled.items()})
+
+    @cached_property
+    def _by_kind(self) -> tuple[dict[str, Any], dict[str, Schedule]]:
+        """The settings that stay as they are, and those that follow a schedule."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        scheduled = {name: value for name, value in values.items() if isinstance(value, Schedule)}
+        return {name: value for name, value in values.items() if name not in scheduled}, scheduled
 
     def to_json(self) -> dict[str, Any]:
         return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}

@@ -18,6 +18,7 @@ from podium.envs import atari
 from podium.envs.atari import other_name
 from podium.envs.base import VectorEnv
 from podium.envs.make import EnvSpec, describe
+from podium.envs.mujoco import todays_name
 
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "ale_py": "atari"}
 VECTOR_ARGUMENT = "num_envs"
@@ -59,6 +60,8 @@ def resolve(spec: EnvSpec) -> Singles | Vector | Outside:
         return _from_callable(spec, name)
     if name == EXTERNAL:
         return _from_outside(spec)
+    if newer := todays_name(name):
+        return resolve(replace(spec, name=newer))
     kind, colon, rest = name.partition(":")
     if kind == "envpool" and colon:
         return _from_envpool(spec, rest)
@@ -78,7 +81,11 @@ def resolve(spec: EnvSpec) -> Singles | Vector | Outside:
 
 def note(name: Any) -> str | None:
     """What a name stands for, where it is made as something else."""
-    other = other_name(name) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    if newer := todays_name(name):
+        return f"{name} is no longer made: {newer} takes its place, and its returns are not quite comparable"
+    other = other_name(name)
     if other is None:
         return None
     game, args = other

@@ -323,9 +323,10 @@ class TorchPolicy:
         return torch.cat([part.reshape(-1) for part in parts])
 
     def _note_norm(self, gradient: Tensor, report: Report) -> float:
-        """The gradient's length, noted in the report; one that is not finite ends the training, by what else is not."""
+        """The gradient's length, noted in the report. Where it or the loss is not finite the training ends before the
+        step, by the names of what is not."""
         norm = report["gradient_norm"] = float(torch.linalg.vector_norm(gradient))
-        if not math.isfinite(norm):
+        if not math.isfinite(norm) or ("loss" in report and not math.isfinite(_mean([report], "loss"))):
             broken = [name for name in report if not math.isfinite(_mean([report], name))]
             raise TrainingError(f"update {self.version + 1}: not finite: {', '.join(broken)}; try a lower --lr")
         return norm

@@ -28,6 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "r2d2",
         {"learning_starts": 0, "train_every": 16, "batch": 8, "sequence": 12, "burn_in": 4, "sequence_every": 4},
     ),
+    "sync_replay, an actor": ("sac", {"learning_starts": 64, "train_every": 16, "batch": 32, "layer_norm": True}),
 }
 
 

@@ -17,7 +17,7 @@ from podium.core.spaces import Discrete
 from podium.envs.envpool import EnvPoolVector
 from podium.envs.gym import GymVector
 from podium.envs.make import EnvSpec, describe, make, spaces_of
-from podium.envs.names import known
+from podium.envs.names import known, note
 from podium.envs.sync import SyncVector
 
 
@@ -129,6 +129,28 @@ def test_a_spec_can_be_pickled() -> None:
 def test_spaces_of_counts_the_wrappers() -> None:
     observation, action = spaces_of(EnvSpec("CartPole-v1", frame_stack=3, processes=4))
     assert observation.shape == (12,) and action == Discrete(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "newer"),
+    [
+        ("Humanoid-v1", "Humanoid-v5"),
+        ("HalfCheetah-v3", "HalfCheetah-v5"),
+        ("InvertedPendulum-v2", "InvertedPendulum-v5"),
+        ("envpool:Humanoid-v1", "envpool:Humanoid-v5"),
+        ("envpool:HalfCheetah-v2", "envpool:HalfCheetah-v5"),
+    ],
+)
+def test_versions_of_mujocos_tasks_that_are_gone_are_made_as_todays(name: str, newer: str) -> None:
+    said = note(name)
+    assert said is not None and said.startswith(f"{name} is no longer made: {newer} takes its place")
+    assert spaces_of(EnvSpec(name)) == spaces_of(EnvSpec(newer))
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v4", "HalfCheetah-v5", "envpool:Ant-v3", "envpool:Reacher-v2"])
+def test_versions_that_can_be_made_are_left_alone(name: str) -> None:
+    assert note(name) is None
+    make(EnvSpec(name), 1).close()
 
 
 def test_known_names_can_be_made() -> None:
