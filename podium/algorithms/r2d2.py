@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from podium.algorithms.common.base import Algorithm, Setup
+from podium.algorithms.common.base import REPLAY_OPTIMIZERS, Algorithm, Setup
 from podium.algorithms.common.off_policy import REFUSED, replayed, shape_rewards
 from podium.algorithms.dqn import DQNConfig, loss
 from podium.core import seeding
@@ -110,4 +110,6 @@ def build(config: R2D2Config, setup: Setup) -> Optimizer:
     return replayed(config, setup, make_policy, make_replay)
 
 
-ALGORITHM = Algorithm("r2d2", R2D2Config, make_policy, build, refused=REFUSED)
+SEQUENCES = "what it hands to the learner are transitions, and a memory learns from sequences"
+ONE_BY_ONE = {name: SEQUENCES for name in REPLAY_OPTIMIZERS if name != "sync_replay"}
+ALGORITHM = Algorithm("r2d2", R2D2Config, make_policy, build, refused={**REFUSED, **ONE_BY_ONE})

@@ -167,8 +167,7 @@ class Memory(nn.Module):
                 nn.init.orthogonal_(parameter)
             else:
                 nn.init.zeros_(parameter)
-        with torch.no_grad():
-            self.rnn.bias_ih_l0[size : 2 * size] = keep  # of either kind the second gate
+        self.rnn.get_parameter("bias_ih_l0").data[size : 2 * size] = keep  # of either kind the second gate
 
     def initial_state(self, n: int) -> State:
         names = ("state/h", "state/c") if self.kind == "lstm" else ("state/h",)
