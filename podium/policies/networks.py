@@ -74,7 +74,7 @@ class ActorCritic(Model):
         encoders = [Encoder(space) for _ in range(count if learned and not self.recurrent else 1)]
         self.encoders = nn.ModuleList(encoders)
         # A lone vector needs no encoding; else the encoders, past their list, which is slow to walk.
-        self._encoders = [as_it_is] if encoders[0].trivial else encoders
+        self._encoders = [_as_it_is] if encoders[0].trivial else encoders
         self.memory = Memory(net.memory, encoders[0].width, net.memory_size) if self.recurrent else None
         self.trunks = Trunks(
             count, net.memory_size if self.recurrent else encoders[0].width, net.hidden, net.activation
@@ -167,8 +167,7 @@ class Memory(nn.Module):
                 nn.init.orthogonal_(parameter)
             else:
                 nn.init.zeros_(parameter)
-        with torch.no_grad():
-            self.rnn.get_parameter("bias_ih_l0")[size : 2 * size] = keep  # of either kind the second gate
+        self.rnn.get_parameter("bias_ih_l0").data[size : 2 * size] = keep  # of either kind the second gate
 
     def initial_state(self, n: int) -> State:
         names = ("state/h", "state/c") if self.kind == "lstm" else ("state/h",)
@@ -251,7 +250,7 @@ class NatureCNN(nn.Module):
         return self.net(x.float() / 255.0).reshape(*lead, self.width)
 
 
-def as_it_is(obs: Mapping[str, Tensor]) -> Tensor:
+def _as_it_is(obs: Mapping[str, Tensor]) -> Tensor:
     (x,) = obs.values()
     return x.float()
 
