@@ -22,7 +22,7 @@ class Evolution:
     """An update takes `count` perturbations, which are played in parts of `each`. They are those of the update's number,
     and what comes of them goes in their order, so that it is the same whoever plays and however many do.
 
-    Nobody is waited for beyond the share `wait` of the perturbations, once none is left to be handed out. What comes later
+    Nobody is waited for beyond the share `wait_for` of the perturbations, once none is left to be handed out. What comes later
     is used in the update that is then due, as though it were of that one's weights, or dropped; both are counted, and so
     are its env steps. What a lost worker was in the midst of is played again, as long as its update lasts.
     """
@@ -37,11 +37,11 @@ class Evolution:
         count: int,
         each: int,
         table_size: int,
-        wait: float = 1.0,
+        wait_for: float = 1.0,
         late: Late = "drop",
     ) -> None:
         self.engine, self._learner, self.workers = engine, learner, workers
-        self.seed, self.count, self.each, self.wait, self.late = seed, count, each, wait, late
+        self.seed, self.count, self.each, self.wait_for, self.late = seed, count, each, wait_for, late
         self.updates = self.late_used = self.late_dropped = self.played_again = 0
         self._length: int = engine.get(learner.call("size"))
         self._table_size = table_size
@@ -60,7 +60,8 @@ class Evolution:
         with timed(stages, "sampling"):
             came = self._scored(self._learner.call("centre", progress))
         with timed(stages, "learning"):
-            used = sorted(self._used(came), key=lambda one: (one.part.update, one.part.first))
+            came.sort(key=lambda one: (one[1].part.update, one[1].part.first))
+            used = self._used(came)
             advanced = self.engine.get(self._learner.call("advance", used, self._table, progress))
         self.updates += 1
         report = merge_reports([*(one.report for _, one in came), advanced, stages])
@@ -73,7 +74,7 @@ class Evolution:
     def _scored(self, centre: Ref) -> list[tuple[int, Scored]]:
         """What came while this update's perturbations were played, each with its worker."""
         waiting, missing = deque(self._parts()), self.count
-        allowed = math.floor((1.0 - self.wait) * self.count)
+        allowed = math.floor((1.0 - self.wait_for) * self.count)
         came: list[tuple[int, Scored]] = []
         while waiting or missing > allowed:
             self._hand_out(waiting, centre)
@@ -120,7 +121,7 @@ class Evolution:
     def get_state(self, restart: bool) -> State:
         """Where nobody's results come late, an update depends on its number and the learner alone."""
         state = self.engine.get(self._learner.call("get_state", restart))
-        exact = self.wait == 1.0 or not self.engine.apart
+        exact = self.wait_for == 1.0 or not self.engine.apart
         return {"updates": self.updates, "evaluators": [{**state, "exact": exact}]}
 
     def set_state(self, state: State) -> None:

@@ -45,7 +45,7 @@ class EvolutionConfig(RunConfig):
     eval_every: int | None = setting(50_000, "between evaluations on separate, uncounted envs", unit="env steps", low=1)
     rollouts: int = setting(1, "episodes that each perturbation plays", low=1)
     noise_table: int = setting(10_000_000, "numbers in the table of noise that all share", low=1)
-    wait: float = setting(1.0, "share of the perturbations that an update waits for", above=0, high=1)
+    wait_for: float = setting(1.0, "share of the perturbations that an update waits for", above=0, high=1)
     late: Literal["use", "drop"] = setting("drop", "what comes after that: used in the next update, or dropped")
     longest: int = setting(100_000, "an episode that takes more is an error", unit="steps", low=1)
     hidden: tuple[int, ...] | None = setting((32, 32), "sizes of the hidden layers; none is a linear policy", low=1)
@@ -57,8 +57,8 @@ class EvolutionConfig(RunConfig):
 
     def check(self) -> None:
         super().check()
-        if self.late != "drop" and self.wait == 1.0:
-            raise ConfigError(f"--late {self.late} would not be read: --wait is 1, and nothing comes late")
+        if self.late != "drop" and self.wait_for == 1.0:
+            raise ConfigError(f"--late {self.late} would not be read: --wait-for is 1, and nothing comes late")
         if self.envs % self.signs:
             raise ConfigError(f"--envs is {self.envs}, expected an even number: both of a pair are played side by side")
         if self.envs > self.directions_played * self.signs:
@@ -98,7 +98,7 @@ def _build(rule: Callable[[Any, int], Rule], config: EvolutionConfig, setup: Set
         count=config.directions_played,
         each=config.envs // config.signs,
         table_size=config.noise_table,
-        wait=config.wait,
+        wait_for=config.wait_for,
         late=config.late,
     )
 
