@@ -34,6 +34,10 @@ class CEMConfig(EvolutionConfig):
     def directions_played(self) -> int:
         return self.population
 
+    @property
+    def kept(self) -> int:
+        return 1
+
 
 class CEM:
     """The rule. What it remembers is how far the elites were apart, in every parameter."""

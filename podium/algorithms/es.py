@@ -39,6 +39,10 @@ class ESConfig(EvolutionConfig):
     def directions_played(self) -> int:
         return self.population // 2
 
+    @property
+    def kept(self) -> int:
+        return 2
+
 
 class ES:
     """The rule."""

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from podium.algorithms.common.base import NEED_WORKERS, RunConfig
+from podium.algorithms.common.evolution import EvolutionConfig
 from podium.engine.base import Resources
 from podium.engine.plan import (
     GIB,
@@ -77,6 +78,8 @@ def servers(config: RunConfig) -> int:
 
 def ordered(config: RunConfig) -> bool:
     """Whether the same run again goes the same way: nobody's luck decides what is learned on next."""
+    if isinstance(config, EvolutionConfig):
+        return config.wait_for == 1.0 or config.engine == "local"
     asynchronous = config.optimizer in ("async_samples", "async_gradients")
     return not asynchronous and (config.optimizer != "parameter_server" or config.synchronous)
 

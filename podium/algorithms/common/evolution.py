@@ -77,6 +77,16 @@ class EvolutionConfig(RunConfig):
         """Noises of an update."""
         raise NotImplementedError
 
+    @property
+    def kept(self) -> int:
+        """Numbers that the rule keeps for each parameter."""
+        return 0
+
+    @property
+    def parts(self) -> int:
+        """In how many calls of workers an update's perturbations are played."""
+        return -(-self.directions_played * self.signs // self.envs)
+
 
 def search(
     name: str,
