@@ -17,7 +17,7 @@ from podium.core.noise import Noises
 class ARSConfig(EvolutionConfig):
     """ARS's own settings: v2, whose linear policy sees normalised observations. Without them it is v1."""
 
-    envs: int = setting(32, "rows of an evaluator's vector env, each with a perturbation of its own", low=1)
+    envs: int = setting(16, "rows of an evaluator's vector env, each with a perturbation of its own", low=1)
     hidden: tuple[int, ...] | None = setting(None, "sizes of the hidden layers; none is a linear policy", low=1)
     normalize_obs: bool = setting(True, "normalise observations by their running mean and variance")
     directions: int = setting(16, "perturbations in an update, each played both ways", low=1)

@@ -143,6 +143,11 @@ def gpus_to_learn(config: RunConfig, number: int, machine: Machine) -> int:
 def warnings(config: RunConfig, machine: Machine) -> list[str]:
     """What will run, but not as it might be thought to."""
     number = 0 if config.workers == "auto" else workers(config)
+    if isinstance(config, EvolutionConfig) and number > config.parts:
+        calls = count(config.parts, "call")
+        return [
+            f"--workers {number}: an update is played in {calls} of --envs {config.envs}, and the others do nothing"
+        ]
     if number <= machine.cores:
         return []
     there = f"--workers {number} is more than the {count(machine.cores, 'core')} there"
