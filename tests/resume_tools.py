@@ -50,7 +50,7 @@ CASES: dict[str, list[str]] = {
         "--fragment 4 --envs 3 --frame-stack 3 --double",
         "es": "es CartPole-v1 --steps 9000 --population 16 --envs 8 --eval-every 3000 --eval-episodes 2 --sample-actions",
         "ars": "ars envpool:Pendulum-v1 --steps 14000 --directions 4 --top 2 --envs 4 --workers 2",
-        "cem": "cem CartPole-v1 --steps 9000 --population 16 --envs 8 --elites 4 --normalize-obs --workers 2",
+        "cem": "cem Pendulum-v1 --steps 40000 --population 16 --envs 8 --elites 4 --normalize-obs --workers 2",
         "stacked": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --frame-stack 2",
     }.items()
 }

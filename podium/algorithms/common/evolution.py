@@ -99,7 +99,7 @@ def search(
 
 
 def _build(rule: Callable[[Any, int], Rule], config: EvolutionConfig, setup: Setup) -> Optimizer:
-    learner = _spawn(rule, config, setup, 0, 0)
+    learner = searcher(rule, config, setup, 0, 0)
     return Evolution(
         setup.engine,
         learner,
@@ -118,12 +118,12 @@ def _workers(rule: Callable[[Any, int], Rule], config: EvolutionConfig, setup: S
     if not config.workers:
         return Pool(setup.engine, lambda index, replaced: learner, 1, max_failures=0, time_limit=float("inf"))
     assert isinstance(config.workers, int)
-    spawn = partial(_spawn, rule, config, setup)
+    spawn = partial(searcher, rule, config, setup)
     most, limit = config.max_failures, config.worker_timeout
     return Pool(setup.engine, spawn, config.workers, max_failures=most, time_limit=limit)
 
 
-def _spawn(
+def searcher(
     rule: Callable[[Any, int], Rule], config: EvolutionConfig, setup: Setup, index: int, replaced: int
 ) -> Handle:
     """The learner, or a worker from 1. All play the same perturbation alike, whoever was there before."""
