@@ -45,6 +45,7 @@ def play_each(
 ) -> PlayedEach:
     """`quota[i]` episodes in row i by `vectors[i]`, until the last of them has ended; one that lasts longer than `longest`
     steps is an error. Rows that are done are stepped with the others, and count nothing."""
+    begun = perf_counter()
     act, n = policy.each(vectors, rng), env.n
     watch = Watch(policy)
     quota = quota.copy()
@@ -85,10 +86,12 @@ def play_each(
             )
         if env.autoreset == "next":
             resetting = done
+    observed = watch.take()
+    episodes = [episode for row in finished for episode in row]
     timers.add("env", env_seconds)
     timers.add("inference", policy_seconds)
-    episodes = [episode for row in finished for episode in row]
-    return PlayedEach(totals, episodes, played, watch.take(), 1 - played / max(stepped_rows, 1), stepped_rows)
+    timers.add("postprocess", perf_counter() - begun - env_seconds - policy_seconds)
+    return PlayedEach(totals, episodes, played, observed, 1 - played / max(stepped_rows, 1), stepped_rows)
 
 
 class Watch:
