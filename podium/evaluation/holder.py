@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from podium.core import seeding
+from podium.core.errors import UsageError
 from podium.core.metrics import Timers
 from podium.envs.base import VectorEnv
 from podium.envs.make import EnvSpec, make
@@ -41,8 +42,13 @@ class Holder:
 
     def start_from(self, policy: dict[str, Any]) -> None:
         """Take over another run's policy as far as acting goes; its optimizer and counts stay behind."""
-        brief = {name: policy[name] for name in self.policy.get_state()}
-        self.policy.set_state({**brief, "version": 0, "progress": 0.0})
+        own = self.policy.get_state()
+        if missing := [name for name in own if name not in policy]:
+            raise UsageError(
+                f"the other run's policy has no {missing[0]!r}: it is of another kind of "
+                "algorithm, whose weights can't be taken over"
+            )
+        self.policy.set_state({**{name: policy[name] for name in own}, "version": 0, "progress": 0.0})
 
     def evaluate(self, env: EnvSpec, episodes: int, seed: int) -> Played:
         """Whole episodes without exploration, in envs of their own that no training step touches."""

@@ -79,7 +79,7 @@ def play_each(
             quota -= over
             returns[over], lengths[over] = 0.0, 0
             playing = quota > 0
-        elif stepped_rows // n % WATCHED == 0 and lengths[playing].max() > longest:
+        if stepped_rows % (n * WATCHED) == 0 and playing.any() and lengths[playing].max() > longest:
             raise EnvDataError(
                 f"an episode has not ended after {lengths[playing].max():,} steps, and a search compares whole episodes: "
                 "give --time-limit, or a greater --longest"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -71,7 +71,14 @@ class Acting(Protocol):
     def set_state(self, state: dict[str, Any]) -> None: ...
 
 
-class Policy(Acting, Protocol):
+@runtime_checkable
+class Valuing(Protocol):
+    """A policy that also says what states are worth; one that is searched for need not."""
+
+    def values(self, obs: Columns, state: Columns) -> np.ndarray: ...
+
+
+class Policy(Acting, Valuing, Protocol):
     """Model, how to act, how to finish a trajectory, what to minimise.
 
     `load` keeps a batch where learning is fast, refusing one of more than `limit` bytes; `learn` takes it in a batch's
@@ -79,7 +86,6 @@ class Policy(Acting, Protocol):
     filters would have seen.
     """
 
-    def values(self, obs: Columns, state: Columns) -> np.ndarray: ...
     def postprocess(self, batch: Batch) -> Batch: ...
     def load(self, batch: Batch, limit: int | None = None) -> Any: ...
     def learn(self, batch: Any, sgd: Sgd, reduce: Reduce | None = None) -> Learned: ...

@@ -13,7 +13,7 @@ import pytest
 from podium import algorithms
 from podium.algorithms.common.base import Setup
 from podium.cli import main
-from podium.core.errors import ConfigError, EnvDataError, PodiumError
+from podium.core.errors import ConfigError, EnvDataError, PodiumError, UsageError
 from podium.core.noise import Noises, offsets, table
 from podium.engine.local import LocalEngine
 from podium.engine.pool import Finished, Pool
@@ -227,6 +227,11 @@ def test_another_runs_policy_is_taken_over(strict: LocalEngine) -> None:
     optimizer.adopt(strict.get(source.learner().call("policy_state")))
     optimizer.step(0.0)
     assert np.array_equal(flat(optimizer), flat(source))
+
+
+def test_another_kind_of_policy_is_refused(strict: LocalEngine) -> None:
+    with pytest.raises(UsageError, match="has no 'flat': it is of another kind of algorithm"):
+        build(strict, "es").adopt({"model": {}, "filter": {}, "version": 0, "progress": 0.0})
 
 
 def test_an_episode_without_end_is_an_error(strict: LocalEngine) -> None:

@@ -13,6 +13,7 @@ from podium.core.batch import Batch
 from podium.core.errors import UsageError
 from podium.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from podium.policies.mlp import MlpPolicy
+from podium.serving.policy import Served
 
 OBS = spaces.Dict(
     {"a": Box.of(-1, 1, (3,)), "b": Discrete(4), "c": MultiDiscrete((2, 3)), "d": Box.of(0, 255, (2, 2), np.uint8)}
@@ -146,6 +147,12 @@ def test_filtered_observations_have_mean_0_and_deviation_1() -> None:
 def test_what_would_not_be_read_is_refused(action: Any, settings: dict[str, Any], part: str) -> None:
     with pytest.raises(UsageError, match=part):
         make(action, **settings)
+
+
+def test_a_server_of_it_answers_about_actions_alone() -> None:
+    served = Served(make(Discrete(5), Box.of(-1, 1, (3,))), Box.of(-1, 1, (3,)), Discrete(5))
+    assert set(served.functions()) == {"best", "act"}
+    assert served.functions()["best"]({"obs": np.zeros((2, 3), np.float32)})["action"].tolist() == [0, 0]
 
 
 def test_another_size_is_refused() -> None:
