@@ -53,6 +53,9 @@ CASES: dict[str, list[str]] = {
         "actor and critics": "sac Pendulum-v1 --steps 3000 --hidden 32,32 --learning-starts 200 --train-every 2 --batch 64 "
         "--buffer 1500 --eval-every 1000 --eval-episodes 2 --n-step 3 --prioritized --normalize-obs --critic-dropout 0.1",
         "delayed": "td3 Pendulum-v1 --steps 3000 --hidden 32,32 --learning-starts 200 --train-every 2 --batch 64 --noise ou",
+        "es": "es CartPole-v1 --steps 9000 --population 16 --envs 8 --eval-every 3000 --eval-episodes 2 --sample-actions",
+        "ars": "ars envpool:Pendulum-v1 --steps 14000 --directions 4 --top 2 --envs 4 --workers 2",
+        "cem": "cem Pendulum-v1 --steps 40000 --population 16 --envs 8 --elites 4 --normalize-obs --workers 2",
         "stacked": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --frame-stack 2",
     }.items()
 }

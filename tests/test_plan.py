@@ -540,7 +540,7 @@ INSIDE = {
     "gpus": {"reserved", "used"},
     "memory": {
         "holders", "parameters_bytes", "optimizer_bytes", "sample_bytes", "samples_bytes", "queue_bytes", "replay_bytes",
-        "processes_bytes", "total_bytes", "reserved_bytes",
+        "table_bytes", "processes_bytes", "total_bytes", "reserved_bytes",
     },
     "transport": {
         "samples_bytes_per_s", "weights_bytes_per_s", "gradients_bytes_per_s", "reduced_bytes_per_s",

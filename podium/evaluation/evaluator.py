@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from podium.core import seeding
-from podium.core.metrics import Metrics, Timers
+from podium.core.metrics import Metrics
 from podium.envs.base import VectorEnv
-from podium.envs.make import EnvSpec, make
 from podium.evaluation.collector import Collecting, Collector, Paced
-from podium.evaluation.play import Played, play
+from podium.evaluation.holder import Holder
 from podium.evaluation.sample import ONLY, WORK, Gradients, Report, Sample, concat_samples
 from podium.policies.base import Policy, Reduce, Sgd, Weights
 
-EVAL_ENVS = 16
 
-
-class Evaluator:
+class Evaluator(Holder):
     """Samples with its policy in its own envs, and learns. `index` 0 is the learner, workers count from 1; one that
     takes a lost worker's place says how many came before it, so that it plays other episodes. `players` is how many play
     beside each other, with itself."""
+
+    policy: Policy
 
     def __init__(
         self,
@@ -35,14 +34,11 @@ class Evaluator:
         replaced: int = 0,
         players: int = 1,
     ) -> None:
-        self.policy = make_policy()
+        super().__init__(make_policy, make_env, seed)
         self.policy.player = (max(index, 1), players)
-        self.seed, self.index = seed, index
-        self._timers = Timers()
+        self.index = index
         self._restarts = 0
         self._replaced = replaced
-        self._env = make_env() if make_env is not None else None
-        self._eval_env: VectorEnv | None = None
         self._collector: Collecting | None = None
         self._loaded: Any = None
 
@@ -173,12 +169,6 @@ class Evaluator:
 
     # --- weights and state ---
 
-    def get_weights(self, progress: float) -> Weights:
-        return replace(self.policy.get_weights(), progress=progress)
-
-    def set_weights(self, weights: Weights) -> None:
-        self.policy.set_weights(weights)
-
     def parameters(self, parts: int) -> list[np.ndarray]:
         """The part of the weights that gradients are by, in equal parts."""
         return [part.copy() for part in np.array_split(self.policy.get_weights().flat[: self.policy.parameters], parts)]
@@ -193,26 +183,10 @@ class Evaluator:
         weights = self.get_weights(progress)
         return replace(weights, flat=weights.flat[self.policy.parameters :].copy())
 
-    def policy_state(self, full: bool = False) -> dict[str, Any]:
-        """What acting needs; with `full` also what learning on needs."""
-        return self.policy.get_state(full)
-
     def learn_from_here(self, policy: dict[str, Any]) -> None:
         """Take over another learner's policy with its optimizer, but not its random generator."""
         own = self.policy.get_state(full=True)
         self.policy.set_state({**policy, "rng": own["rng"]})
-
-    def start_from(self, policy: dict[str, Any]) -> None:
-        """Take over another run's policy as far as acting goes; its optimizer and counts stay behind."""
-        brief = {name: policy[name] for name in self.policy.get_state()}
-        self.policy.set_state({**brief, "version": 0, "progress": 0.0})
-
-    def evaluate(self, env: EnvSpec, episodes: int, seed: int) -> Played:
-        """Whole episodes without exploration, in envs of their own that no training step touches."""
-        if self._eval_env is None:
-            self._eval_env = make(env, min(episodes, EVAL_ENVS))
-        n = self._eval_env.n
-        return play(self._eval_env, self.policy, episodes, [seeding.integer(seed, i) for i in range(n)])
 
     def get_state(self, restart: bool) -> dict[str, Any]:
         """The policy in full and the envs. Envs that can't give their state begin their episodes anew, here and in the
@@ -235,20 +209,6 @@ class Evaluator:
                 self._collector = None
             else:
                 self._collecting().set_state(state["env"])
-
-    def get_replay(self, known: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The replay's state and its pieces but for those that are known; this one has none."""
-        return None
-
-    def processes(self) -> list[dict[str, Any]]:
-        """The processes that its envs run in, where they have any of their own."""
-        pids = self._env.processes() if self._env is not None else []
-        return [{"role": "env", "index": index, "pid": pid} for index, pid in enumerate(pids)]
-
-    def close(self) -> None:
-        for env in (self._env, self._eval_env):
-            if env is not None:
-                env.close()
 
 
 class Counted:

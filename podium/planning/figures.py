@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from podium.algorithms.common.base import RunConfig
+from podium.algorithms.common.evolution import EvolutionConfig
 from podium.algorithms.common.off_policy import ReplayConfig
 from podium.algorithms.common.on_policy import sgd
 from podium.engine.plan import Machine
 from podium.planning.layout import RAY, learners, ordered, players, replays, roles, servers, shards, workers
 from podium.planning.measure import WIDE, Measured
+from podium.planning.search import part_bytes, result_bytes
 
 CALL_S = 0.001
 ASYNC_CALL_S = 0.0002
@@ -77,15 +79,26 @@ def _greatest(parts: dict[str, float]) -> str:
     return max(parts, key=lambda stage: parts[stage])
 
 
+def sized(config: RunConfig, measured: Measured) -> RunConfig:
+    """With the steps that a call of a worker plays: of a search those of whole episodes."""
+    if isinstance(config, EvolutionConfig):
+        return replace(config, fragment=measured.episode_steps * config.rollouts)
+    return config
+
+
 def predict(config: RunConfig, measured: Measured, machine: Machine) -> Prediction:
     """How long an iteration takes."""
+    config = sized(config, measured)
     if config.engine == "local":
         return _one_after_the_other(config, measured)
     return _in_step(config, measured, machine) if ordered(config) else _overlapping(config, measured, machine)
 
 
 def fragments(config: RunConfig) -> int:
-    """How many fragments an iteration takes: one of everybody who plays, or as many as come."""
+    """How many fragments an iteration takes: one of everybody who plays, or as many as come; of a search, the parts in
+    which it is played."""
+    if isinstance(config, EvolutionConfig):
+        return config.parts
     if ordered(config) or replays(config):
         return players(config)
     return config.samples if config.optimizer == "async_samples" else 1
@@ -140,8 +153,9 @@ def _one_after_the_other(config: RunConfig, measured: Measured) -> Prediction:
 
 
 def _in_step(config: RunConfig, measured: Measured, machine: Machine) -> Prediction:
-    """Workers side by side as far as there are cores, then the learner."""
-    playing = _playing(config, measured)
+    """Workers side by side as far as there are cores, as often as it takes, then the learner."""
+    often = -(-fragments(config) // players(config))
+    playing = {stage: seconds * often for stage, seconds in _playing(config, measured).items()}
     crowd = max(1.0, players(config) * measured.busy / machine.cores)
     parts = {stage: seconds * crowd for stage, seconds in playing.items()}
     if _asking(config):
@@ -182,7 +196,10 @@ def _overlapping(config: RunConfig, measured: Measured, machine: Machine) -> Pre
 
 
 def sample_bytes(config: RunConfig, measured: Measured) -> int:
-    """What one fragment of one evaluator comes to, but for the observations that end episodes."""
+    """What one fragment of one evaluator comes to, but for the observations that end episodes; of a search, what a part
+    takes while it is played."""
+    if isinstance(config, EvolutionConfig):
+        return part_bytes(config, measured.parameters, measured.row_bytes)
     return config.envs * (config.fragment * measured.row_bytes + measured.edge_bytes)
 
 
@@ -190,7 +207,10 @@ def traffic(config: RunConfig, measured: Measured) -> Traffic:
     """What goes between processes in an iteration; between the parts of one process nothing does."""
     if config.engine == "local":
         return Traffic()
+    config = sized(config, measured)
     count, gradient = fragments(config), 4 * measured.parameters
+    if isinstance(config, EvolutionConfig):
+        return Traffic(result_bytes(config), measured.weight_bytes, calls=2 + -(-count // players(config)))
     if config.optimizer == "allreduce":
         return Traffic(reduced=_gradient_steps(config, 1) * gradient * workers(config), calls=1)
     if config.optimizer == "parameter_server":
@@ -232,6 +252,7 @@ class Memory:
     processes: int
     total: int
     replay: int = 0
+    table: int = 0
 
 
 def memory(config: RunConfig, measured: Measured) -> Memory:
@@ -248,16 +269,17 @@ def memory(config: RunConfig, measured: Measured) -> Memory:
             processes += role.count * (measured.process_bytes + RAY_PROCESS_BYTES)
         elif role.role.endswith("env"):
             processes += role.count * ENV_PROCESS_BYTES
-    replay = measured.replay_bytes
-    total = processes + holders * state + samples + queue + replay
+    replay, table = measured.replay_bytes, measured.table_bytes
+    total = processes + holders * state + samples + queue + replay + table
     own = 4 * measured.parameters, measured.optimizer_bytes
-    return Memory(*own, holders, sample, samples, queue, processes, total, replay)
+    return Memory(*own, holders, sample, samples, queue, processes, total, replay, table)
 
 
 def checkpoint_bytes(config: RunConfig, measured: Measured) -> int:
     """About what a checkpoint takes on disk: the state of everyone whose state goes into it, but for the envs'."""
     state = 4 * measured.parameters + measured.optimizer_bytes
-    others = (servers(config) or workers(config)) - (config.optimizer == "allreduce") if ordered(config) else 0
+    alone = not ordered(config) or isinstance(config, EvolutionConfig)
+    others = 0 if alone else (servers(config) or workers(config)) - (config.optimizer == "allreduce")
     return state * (1 + others + (1 if shards(config) else 0)) + measured.replay_bytes
 
 

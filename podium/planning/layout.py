@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from podium.algorithms.common.base import NEED_WORKERS, RunConfig
+from podium.algorithms.common.evolution import EvolutionConfig
 from podium.algorithms.common.off_policy import SHARDED, ReplayConfig
 from podium.engine.base import Resources
 from podium.engine.plan import (
@@ -84,6 +85,8 @@ def servers(config: RunConfig) -> int:
 
 def ordered(config: RunConfig) -> bool:
     """Whether the same run again goes the same way: nobody's luck decides what is learned on next."""
+    if isinstance(config, EvolutionConfig):
+        return config.wait_for == 1.0 or config.engine == "local"
     asynchronous = config.optimizer in ("async_samples", "async_gradients", "async_replay")
     return not asynchronous and (config.optimizer != "parameter_server" or config.synchronous)
 
@@ -147,6 +150,11 @@ def gpus_to_learn(config: RunConfig, number: int, machine: Machine) -> int:
 def warnings(config: RunConfig, machine: Machine) -> list[str]:
     """What will run, but not as it might be thought to."""
     number = 0 if config.workers == "auto" else workers(config)
+    if isinstance(config, EvolutionConfig) and number > config.parts:
+        calls = count(config.parts, "call")
+        return [
+            f"--workers {number}: an update is played in {calls} of --envs {config.envs}, and the others do nothing"
+        ]
     if number <= machine.cores:
         return []
     there = f"--workers {number} is more than the {count(machine.cores, 'core')} there"

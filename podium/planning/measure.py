@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from podium.algorithms.common.base import Algorithm, RunConfig
+from podium.algorithms.common.evolution import EvolutionConfig
 from podium.algorithms.common.off_policy import ReplayConfig
 from podium.algorithms.common.on_policy import sgd
 from podium.core.batch import Batch, concat
@@ -23,6 +24,7 @@ from podium.envs.make import EnvSpec, describe, make, wrapped
 from podium.evaluation.evaluator import Evaluator
 from podium.evaluation.sample import ONLY
 from podium.planning.replay import replay_bytes
+from podium.planning.search import EachRow, episode_steps, update_s
 from podium.policies.base import Policy, Sgd
 from podium.replay.uniform import UniformReplay
 
@@ -30,6 +32,9 @@ RESET_S = 0.3
 PLAY_S = 0.5
 LEARN_S = 0.3
 """About as long as making and resetting the envs, playing and learning may take."""
+
+LONG = 4096
+"""Steps that a search is tried with at most, which plays whole episodes."""
 
 WIDE = 64
 """Rows of a policy call with which one of few rows is compared."""
@@ -59,6 +64,8 @@ class Measured:
     process_bytes: int  # a process with one evaluator in it
     replay_bytes: int = 0  # a full replay
     drawn_bytes: int = 0  # of a minibatch from one, for a row
+    table_bytes: int = 0  # the noise that a search shares
+    episode_steps: int = 0  # of a search, whose perturbations play whole ones
 
     @property
     def busy(self) -> float:
@@ -70,33 +77,42 @@ def measure(algorithm: Algorithm, spec: EnvSpec, config: RunConfig, spaces: tupl
     """Play a few fragments and learn once; the env has been checked, and returns."""
     policy = algorithm.policy(config, *spaces, config.seed)
     env, scale = _some_envs(spec, config.envs)
-    with closing(Evaluator(lambda: policy, lambda: env, seed=config.seed)) as evaluator:
-        played = _play(evaluator, config.fragment)
+    searching = isinstance(config, EvolutionConfig)
+    player: Any = EachRow(policy) if searching else policy
+    with closing(Evaluator(lambda: player, lambda: env, seed=config.seed)) as evaluator:
+        played = _play(evaluator, LONG if searching else config.fragment)
         gives_state = env.get_state() is not None
     batch, seconds = played.batch, played.stages
     steps, processes = batch.length, max(config.env_processes, 1)
     act_s = seconds["inference"] / steps
-    learned = _drawn(batch, config) if isinstance(config, ReplayConfig) else batch
-    learn_row_s = _learn(policy, learned, config)
+    if isinstance(config, EvolutionConfig):
+        rows = config.parts * config.envs * config.rollouts * episode_steps(batch)
+        learn_row_s = update_s(policy, config) / rows
+    else:
+        learned = _drawn(batch, config) if isinstance(config, ReplayConfig) else batch
+        learn_row_s = _learn(policy, learned, config)
+    kept = 4 * policy.parameters * config.kept if isinstance(config, EvolutionConfig) else 0
     optimizer = policy.get_state(full=True).get("optimizer", {})
     return Measured(
         env_s=seconds["env"] / steps * scale / processes,
         inference_s=act_s + seconds["postprocess"] / steps * scale,
         act_s=act_s,
-        wide_act_s=_wide_act(policy, batch),
+        wide_act_s=_wide_act(player, batch),
         learn_row_s=learn_row_s,
         env_busy=played.env_busy if processes == 1 else float(processes),
         waits=played.waits and processes == 1,
         gives_state=gives_state,
         parameters=policy.parameters,
         weight_bytes=policy.get_weights().flat.nbytes,
-        optimizer_bytes=nbytes(optimizer),
+        optimizer_bytes=nbytes(optimizer) + kept,
         row_bytes=nbytes(batch.cols) // (steps * batch.width),
         edge_bytes=(nbytes(batch.first) + nbytes(batch.last)) // batch.width,
         asked_bytes=_asked_bytes(batch),
         process_bytes=resident_bytes(),
         replay_bytes=replay_bytes(config, spec, spaces),
         drawn_bytes=learned.nbytes // learned.width if isinstance(config, ReplayConfig) else 0,
+        table_bytes=4 * config.noise_table if isinstance(config, EvolutionConfig) else 0,
+        episode_steps=episode_steps(batch) if searching else 0,
     )
 
 
@@ -216,7 +232,7 @@ def _twice(rows: Batch, batch: Batch) -> Batch:
     return concat([rows, rows])
 
 
-def _wide_act(policy: Policy, batch: Batch) -> float:
+def _wide_act(policy: Any, batch: Batch) -> float:
     """The quickest of a few policy calls for WIDE rows."""
     obs = {name: _rows(column[0]) for name, column in batch.group("obs").items()}
     mask = _rows(batch[MASK][0]) if MASK in batch.cols else None

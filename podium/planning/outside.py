@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from podium.algorithms.common.base import REPLAY_OPTIMIZERS, RunConfig
+from podium.algorithms.common.base import EVOLUTION_OPTIMIZERS, REPLAY_OPTIMIZERS, RunConfig
 from podium.core.config import flag, show
 from podium.core.errors import UsageError
 from podium.envs.make import EnvSpec, describe
@@ -35,6 +35,11 @@ def check_outside(spec: EnvSpec, config: RunConfig) -> None:
         raise UsageError(
             f"--optimizer {config.optimizer} does not fit env {describe(spec)}: simulators come and go, and a replay keeps "
             "each env's rows in their order; expected an algorithm that learns from what was just played, such as ppo"
+        )
+    if config.optimizer in EVOLUTION_OPTIMIZERS:
+        raise UsageError(
+            f"--optimizer {config.optimizer} does not fit env {describe(spec)}: a search begins episodes when it needs them, "
+            "and simulators begin theirs; expected an algorithm that learns from what was just played, such as ppo"
         )
     for name, (expected, reason) in ONLY.items():
         value = getattr(config, name)

@@ -44,8 +44,13 @@ def _run(plan: Mapping[str, Any]) -> str:
     where = f"engine {plan['engine']}, optimizer {plan['optimizer']}"
     return (
         f"{plan['algo']} {plan['env']}: {where}, {_several(plan['workers'], 'worker')}, "
-        f"{_several(plan['envs'], 'env')} each, fragments of {_several(plan['fragment'], 'step')}"
+        f"{_several(plan['envs'], 'env')} each, {_played(plan)}"
     )
+
+
+def _played(plan: Mapping[str, Any]) -> str:
+    steps = _several(plan["fragment"], "step")
+    return f"episodes of {steps} or more" if plan["optimizer"] == "evolution" else f"fragments of {steps}"
 
 
 def _several(number: int, what: str) -> str:
@@ -74,12 +79,13 @@ def _memory(memory: Mapping[str, Any], engine: str) -> list[str]:
     queue = f", its queue {size(memory['queue_bytes'])}" if memory["queue_bytes"] else ""
     shards = f" in {_several(memory['shards'], 'shard')}" if memory["shards"] else ""
     replay = f", its replay {size(memory['replay_bytes'])}{shards} when full" if memory["replay_bytes"] else ""
+    table = f", the noise table {size(memory['table_bytes'])}" if memory["table_bytes"] else ""
     beside = ", without Ray's own" if engine == "ray" else ""
     reserved = f"; {size(memory['reserved_bytes'])} reserved" if memory["reserved_bytes"] else ""
     return [
         f"{size(memory['total_bytes'])} in all{beside}{reserved}",
         f"policy {parameters}, its optimizer {optimizer}: for each of {_several(memory['holders'], 'holder')}",
-        f"a sample {size(memory['sample_bytes'])}{queue}{replay}; processes {size(memory['processes_bytes'])}",
+        f"a sample {size(memory['sample_bytes'])}{queue}{replay}{table}; processes {size(memory['processes_bytes'])}",
     ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from podium.algorithms.common.base import Algorithm, RunConfig
+from podium.algorithms.common.evolution import EvolutionConfig
 from podium.core.errors import UsageError
 from podium.core.spaces import Leaf, Space
 from podium.engine.address import check_listening
@@ -78,7 +79,7 @@ def check_sample(algorithm: Algorithm, spec: EnvSpec, config: RunConfig, spaces:
 
 def _measurable(config: RunConfig) -> RunConfig:
     """The settings as they can be tried here: a cluster's GPU need not be one of this machine."""
-    return config.replace(device="auto") if layout.on_other_cluster(config) else config
+    return config.replace(device="auto") if layout.on_other_cluster(config) and config.device != "cpu" else config
 
 
 # --- the plan ---
@@ -116,7 +117,7 @@ def described(algo: str, env: str, config: RunConfig, measured: Measured, machin
         "optimizer": config.optimizer,
         "workers": config.workers,
         "envs": config.envs,
-        "fragment": config.fragment,
+        "fragment": figures.sized(config, measured).fragment,
         "machine": {"cores": machine.cores, "gpus": machine.gpus, "memory_bytes": machine.memory},
         "processes": [asdict(role) for role in layout.roles(config)],
         "cores": _cores(config, measured, machine),
@@ -170,14 +171,18 @@ def _prediction(config: RunConfig, measured: Measured, machine: Machine) -> dict
 
 
 def _resume(config: RunConfig, measured: Measured) -> dict[str, Any]:
-    ordered, gives = layout.ordered(config), measured.gives_state
-    if not ordered:
+    ordered, gives = layout.ordered(config), measured.gives_state or isinstance(config, EvolutionConfig)
+    if isinstance(config, EvolutionConfig) and not ordered:
+        reason = f"with --wait-for {config.wait_for:g} it goes by what comes first, which no run repeats"
+    elif isinstance(config, EvolutionConfig):
+        reason = "every perturbation begins its episodes anew, from seeds of its own"
+    elif not ordered:
         reason = f"optimizer {config.optimizer} goes by what comes first, which no run repeats"
     elif not gives:
         reason = "the env can't give its state: exact from a scheduled checkpoint, not from one on a signal"
     else:
         reason = "the env gives its state, and the optimizer has a fixed order"
-    return {"exact": ordered and gives, "env_gives_state": gives, "ordered": ordered, "reason": reason}
+    return {"exact": ordered and gives, "env_gives_state": measured.gives_state, "ordered": ordered, "reason": reason}
 
 
 def _checkpoints(config: RunConfig, measured: Measured) -> dict[str, Any]:
@@ -185,7 +190,9 @@ def _checkpoints(config: RunConfig, measured: Measured) -> dict[str, Any]:
         "every": config.checkpoint_every,
         "keep": config.keep,
         "bytes": figures.checkpoint_bytes(config, measured),
-        "restart_episodes": layout.ordered(config) and not measured.gives_state,
+        "restart_episodes": layout.ordered(config)
+        and not measured.gives_state
+        and not isinstance(config, EvolutionConfig),
     }
 
 

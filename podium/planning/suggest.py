@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from podium.algorithms.common.base import RunConfig
+from podium.algorithms.common.evolution import EvolutionConfig
 from podium.engine.base import Resources
 from podium.engine.plan import Machine, count, most_workers
 from podium.planning.figures import RAY_PROCESS_BYTES, predict
@@ -30,11 +31,14 @@ def workers(config: RunConfig, measured: Measured, machine: Machine) -> Suggesti
     """The number that `--workers auto` stands for."""
     if config.engine == "local":
         return _local(config)
-    learner = 0 if config.optimizer == "allreduce" else config.threads
+    searching = isinstance(config, EvolutionConfig)
+    learner = 0 if config.optimizer == "allreduce" or searching else config.threads
     free = max(int(machine.cores) - learner, 1)
     reason = f"{count(machine.cores, 'core')}, {learner} of them for the learner"
     if learner == 0:
-        reason = f"{count(machine.cores, 'core')}, and who plays also learns"
+        reason = f"{count(machine.cores, 'core')}, and " + (
+            "learning is short" if searching else "who plays also learns"
+        )
     found = free
     if measured.waits:
         found = min(int(free / max(measured.busy, 1e-6)), AT_MOST_PER_CORE * free)
@@ -42,6 +46,11 @@ def workers(config: RunConfig, measured: Measured, machine: Machine) -> Suggesti
     elif measured.busy > 1.5:
         found = max(int(free / measured.busy), 1)
         reason = f"{reason}; one worker keeps {measured.busy:.1f} busy"
+    if isinstance(config, EvolutionConfig) and config.parts < found:
+        found, reason = (
+            config.parts,
+            f"an update is played in {count(config.parts, 'call')}: more would have nothing to do",
+        )
     return _within(found, reason, config, measured, machine)
 
 
@@ -73,6 +82,9 @@ def _beside_the_learner(config: RunConfig, machine: Machine) -> tuple[Resources,
 
 def envs(config: RunConfig, measured: Measured, machine: Machine) -> Suggestion:
     """More envs where the policy's calls are what takes long and cost hardly more for many rows."""
+    if isinstance(config, EvolutionConfig):
+        parts = count(config.parts, "call")
+        return Suggestion(config.envs, f"an update is played in {parts}: fewer envs make more, for more workers")
     if config.envs >= WIDE:
         return Suggestion(config.envs, f"policy calls of {config.envs} rows are well filled")
     wider = config.replace(envs=WIDE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -51,13 +51,10 @@ class Weights:
     progress: float = 0.0
 
 
-class Policy(Protocol):
-    """Model, how to act, how to finish a trajectory, what to minimise. `version` counts the updates of the weights.
-
-    `load` keeps a batch where learning is fast, refusing one of more than `limit` bytes; `learn` takes it in a batch's
-    place. `gradients` leaves the policy as it is; what its filters would have seen is `observed`, for the policy that
-    applies the gradient to `observe`. The first `parameters` numbers of the weights are what gradients are by. `player`
-    says which of how many evaluators plays with it, from 1: they may explore differently.
+class Acting(Protocol):
+    """What everyone asks of a policy: to act, to be sent and to be kept. `version` counts the updates of the weights, of
+    which the first `parameters` numbers are what is learned and the others what its filters have seen: `observed` is what
+    they would see of a batch, for the policy that learns to `observe`.
     """
 
     version: int
@@ -67,12 +64,6 @@ class Policy(Protocol):
 
     def initial_state(self, n: int) -> Columns: ...
     def act(self, obs: Columns, state: Columns, mask: np.ndarray | None = None, explore: bool = True) -> Acted: ...
-    def values(self, obs: Columns, state: Columns) -> np.ndarray: ...
-    def postprocess(self, batch: Batch) -> Batch: ...
-    def load(self, batch: Batch, limit: int | None = None) -> Any: ...
-    def learn(self, batch: Any, sgd: Sgd, reduce: Reduce | None = None) -> Learned: ...
-    def gradients(self, batch: Batch, sgd: Sgd) -> tuple[np.ndarray, dict[str, float]]: ...
-    def apply(self, flat: np.ndarray, sgd: Sgd) -> None: ...
     def observed(self, batch: Batch) -> Mapping[str, Any]: ...
     def observe(self, observed: Mapping[str, Any]) -> None: ...
     def get_weights(self) -> Weights: ...
@@ -86,3 +77,41 @@ class Prioritizing(Protocol):
     """A policy that says of transitions, as a replay gives them, how wrong it is about each by its own weights alone."""
 
     def priorities(self, batch: Batch) -> np.ndarray: ...
+
+
+@runtime_checkable
+class Valuing(Protocol):
+    """A policy that also says what states are worth; one that is searched for need not."""
+
+    def values(self, obs: Columns, state: Columns) -> np.ndarray: ...
+
+
+class Policy(Acting, Valuing, Protocol):
+    """Model, how to act, how to finish a trajectory, what to minimise.
+
+    `load` keeps a batch where learning is fast, refusing one of more than `limit` bytes; `learn` takes it in a batch's
+    place. `gradients` are by the parameters and leave the policy as it is; the policy that applies them observes what the
+    filters would have seen. `player` says which of how many evaluators plays with it, from 1: they may explore differently.
+    """
+
+    player: tuple[int, int]
+
+    def postprocess(self, batch: Batch) -> Batch: ...
+    def load(self, batch: Batch, limit: int | None = None) -> Any: ...
+    def learn(self, batch: Any, sgd: Sgd, reduce: Reduce | None = None) -> Learned: ...
+    def gradients(self, batch: Batch, sgd: Sgd) -> tuple[np.ndarray, dict[str, float]]: ...
+    def apply(self, flat: np.ndarray, sgd: Sgd) -> None: ...
+
+
+Each = Callable[[Columns, np.ndarray | None], np.ndarray]  # (observations, mask) -> actions, row by row
+
+
+class Searched(Acting, Protocol):
+    """A policy that a search perturbs: `each` acts in every row by that row's own parameters `[rows, parameters]`, with
+    random numbers of the generator where actions are drawn. What was observed in parts is `merged`; there is nothing to
+    observe for one that is not `filtered`."""
+
+    @property
+    def filtered(self) -> bool: ...
+    def each(self, vectors: np.ndarray, rng: np.random.Generator) -> Each: ...
+    def merged(self, parts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]: ...

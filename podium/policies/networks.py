@@ -74,7 +74,7 @@ class ActorCritic(Model):
         encoders = [Encoder(space) for _ in range(count if learned and not self.recurrent else 1)]
         self.encoders = nn.ModuleList(encoders)
         # A lone vector needs no encoding; else the encoders, past their list, which is slow to walk.
-        self._encoders = [_as_it_is] if encoders[0].trivial else encoders
+        self._encoders = [as_it_is] if encoders[0].trivial else encoders
         self.memory = Memory(net.memory, encoders[0].width, net.memory_size) if self.recurrent else None
         self.trunks = Trunks(
             count, net.memory_size if self.recurrent else encoders[0].width, net.hidden, net.activation
@@ -250,7 +250,7 @@ class NatureCNN(nn.Module):
         return self.net(x.float() / 255.0).reshape(*lead, self.width)
 
 
-def _as_it_is(obs: Mapping[str, Tensor]) -> Tensor:
+def as_it_is(obs: Mapping[str, Tensor]) -> Tensor:
     (x,) = obs.values()
     return x.float()
 

@@ -1,8 +1,8 @@
 """A trained policy behind a server: what can be asked of it, what a question holds, and what is refused before it is asked.
 
-Kinds are `best` (the likeliest actions), `act` (drawn ones) and `values`. Columns are the observation's by path, `mask`
-where the actions can have one, and a recurrent policy's `state/...`, which comes back with the actions: the server
-remembers nobody. A question may leave out the mask, and the state where an episode begins.
+Kinds are `best` (the likeliest actions), `act` (drawn ones) and, of a policy that has them, `values`. Columns are the
+observation's by path, `mask` where the actions can have one, and a recurrent policy's `state/...`, which comes back with
+the actions: the server remembers nobody. A question may leave out the mask, and the state where an episode begins.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from podium.envs.base import MASK
 from podium.envs.check import mask_problem
 from podium.envs.convert import choices
 from podium.envs.numbers import Numbers
-from podium.policies.base import Policy
+from podium.policies.base import Acting, Valuing
 from podium.serving.server import Function, InferenceServer, Layout
 
 STATE = "state/"
@@ -28,7 +28,7 @@ class Served:
     """
 
     def __init__(
-        self, policy: Policy, observation_space: Space, action_space: Leaf, bounds: spaces.Box | None = None
+        self, policy: Acting, observation_space: Space, action_space: Leaf, bounds: spaces.Box | None = None
     ) -> None:
         self._policy, self._action_space = policy, action_space
         self._numbers = Numbers(observation_space, action_space, bounds)
@@ -53,11 +53,14 @@ class Served:
         return self._policy.version
 
     def functions(self) -> dict[str, Function]:
-        return {
+        acting: dict[str, Function] = {
             "best": lambda rows: self._act(rows, False),
             "act": lambda rows: self._act(rows, True),
-            "values": self._values,
         }
+        if not isinstance(self._policy, Valuing):
+            return acting
+        values = self._policy.values
+        return {**acting, "values": lambda rows: {"value": values(self._numbers.observed(rows), self._state(rows))}}
 
     def layout(self, kind: str) -> Layout:
         """What the columns of such a question are."""
@@ -90,9 +93,6 @@ class Served:
         acted = self._policy.act(self._numbers.observed(rows), self._state(rows), mask, explore)
         after = {STATE + name: part for name, part in acted.state.items()}
         return {"action": self._numbers.action(acted.action), **after}
-
-    def _values(self, rows: Columns) -> Columns:
-        return {"value": self._policy.values(self._numbers.observed(rows), self._state(rows))}
 
     def _state(self, rows: Columns) -> Columns:
         return {name.removeprefix(STATE): rows[name] for name in self._begin}

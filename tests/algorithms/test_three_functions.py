@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import podium
-from podium.algorithms.common.base import OPTIMIZERS, REPLAY_OPTIMIZERS
+from podium.algorithms.common.base import EVOLUTION_OPTIMIZERS, OPTIMIZERS, REPLAY_OPTIMIZERS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three_functions.py"
 SETTINGS: dict[str, Any] = {"lr": 0.01, "fragment": 16, "seed": 1, "progress": False}
@@ -45,7 +45,9 @@ def test_it_runs_with_workers_and_twice_in_one_process(example: ModuleType, tmp_
         assert result["env_steps"] >= 1_000 and result["stopped_by"] == "steps"
 
 
-@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name not in REPLAY_OPTIMIZERS])
+@pytest.mark.parametrize(
+    "optimizer", [name for name in OPTIMIZERS if name not in (*REPLAY_OPTIMIZERS, *EVOLUTION_OPTIMIZERS)]
+)
 def test_it_trains_under_every_optimizer(example: ModuleType, tmp_path: Path, optimizer: str) -> None:
     """Also where it says nothing of samples of older weights, if its author takes that upon himself."""
     given = [getattr(example, name) for name in ("loss", "postprocess")]

@@ -89,8 +89,11 @@ def test_controller_measures_both_loops_beside_plain_ray(ray_runs: None, capsys:
 def test_scaling_is_held_against_a_straight_line(ray_runs: None, capsys: pytest.CaptureFixture[str]) -> None:
     report = bench(capsys, "scaling", "--workers", "2,1,2", "--ms", "2")
     podium = [row for row in report["rows"] if row["contender"] == "podium"]
-    assert [row["x"] for row in podium] == [1, 2, 1, 2] and {row["axis"] for row in podium} == {"workers"}
-    assert all(0 < row["median"] <= row["x"] * 1000 / 2 for row in podium), "a step takes 2 ms at least"
+    assert [row["x"] for row in podium] == [1, 2] * 3 and {row["axis"] for row in podium} == {"workers"}
+    assert [row["case"].split(",")[0] for row in podium[::2]] == ["sync_samples", "async_samples", "evolution"]
+    for row in podium:
+        rows = 2 if "evolution" in row["case"] else 1
+        assert 0 < row["median"] <= row["x"] * rows * 1000 / 2, "a step takes 2 ms at least"
     assert podium[0]["ratio_to"] == {"linear": 1.0}
     assert all(0 <= row["cpu"] <= 1 for row in podium)
     assert "MiB" in " ".join(report["notes"]) and report["targets"] == []

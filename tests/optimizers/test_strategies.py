@@ -37,6 +37,9 @@ ASYNCHRONOUS: dict[str, tuple[str, dict[str, Any]]] = {
     "async_replay": ("apex", {"batch": 8, "learning_starts": 0}),
 }
 
+EVOLVED = ("evolution",)
+"""Tested in test_evolution.py: it has no samples."""
+
 
 @pytest.fixture
 def strict() -> Iterator[LocalEngine]:
@@ -56,7 +59,7 @@ def flat(engine: LocalEngine, optimizer: Any) -> np.ndarray:
 
 
 def test_every_strategy_is_tested_here() -> None:
-    settings = [*SYNCHRONOUS.values(), *({"optimizer": name} for name in (*ASYNCHRONOUS, "sync_replay"))]
+    settings = [*SYNCHRONOUS.values(), *({"optimizer": name} for name in (*ASYNCHRONOUS, "sync_replay", *EVOLVED))]
     assert {given.get("optimizer", "sync_samples") for given in settings} == set(OPTIMIZERS)
 
 
@@ -244,7 +247,23 @@ def test_combinations_without_a_meaning_are_refused_with_the_reason(
 
 
 def test_what_fits_is_what_is_not_refused() -> None:
-    for name in ("pg", "a2c", "a3c", "ppo", "impala", "appo", "dqn", "apex", "r2d2"):
+    for name in (
+        "pg",
+        "a2c",
+        "a3c",
+        "ppo",
+        "impala",
+        "appo",
+        "dqn",
+        "apex",
+        "r2d2",
+        "sac",
+        "td3",
+        "ddpg",
+        "es",
+        "ars",
+        "cem",
+    ):
         algorithm = algorithms.get(name)
         for optimizer in OPTIMIZERS:
             given = {"optimizer": optimizer, "workers": 1}

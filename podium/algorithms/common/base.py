@@ -12,7 +12,6 @@ from podium.core.spaces import Leaf, Space
 from podium.engine.base import Engine
 from podium.envs.make import EnvSpec
 from podium.optimizers.base import Optimizer
-from podium.policies.base import Policy
 
 OptimizerName = Literal[
     "sync_samples",
@@ -23,12 +22,14 @@ OptimizerName = Literal[
     "async_samples",
     "sync_replay",
     "async_replay",
+    "evolution",
 ]
 OPTIMIZERS: tuple[str, ...] = get_args(OptimizerName)
 Workers = int | Literal["auto"]
 CENTRAL = ("inference", ("central",))
 CENTRAL_OPTIMIZERS = ("sync_samples", "multi_device", "async_samples")
 REPLAY_OPTIMIZERS = ("sync_replay", "async_replay")
+EVOLUTION_OPTIMIZERS = ("evolution",)
 NEED_WORKERS = ("allreduce", "async_gradients", "parameter_server", "async_samples", "async_replay")
 
 
@@ -126,6 +127,11 @@ class RunConfig(Config):
                 f"--inference central does not fit --optimizer {self.optimizer}: each env of a worker explores by a share "
                 "of its own, which a server of all workers' rows can't tell; expected local"
             )
+        if self.optimizer in EVOLUTION_OPTIMIZERS:
+            raise ConfigError(
+                f"--inference central does not fit --optimizer {self.optimizer}: each row of a worker acts by parameters of "
+                "its own; expected local"
+            )
         if self.optimizer not in CENTRAL_OPTIMIZERS:
             raise ConfigError(
                 f"--inference central does not fit --optimizer {self.optimizer}: its workers learn, and hold the policy "
@@ -156,7 +162,7 @@ class Setup:
     action_space: Leaf
 
 
-PolicyMaker = Callable[[Any, Space, Leaf, int], Policy]
+PolicyMaker = Callable[[Any, Space, Leaf, int], Any]  # a Policy, or whatever acts for an optimizer that asks for less
 Build = Callable[[Any, Setup], Optimizer]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from podium.algorithms.common.base import REPLAY_OPTIMIZERS, Algorithm, RunConfig, Setup
+from podium.algorithms.common.base import EVOLUTION_OPTIMIZERS, REPLAY_OPTIMIZERS, Algorithm, RunConfig, Setup
 from podium.algorithms.common.strategies import STRATEGIES, Parts
 from podium.core import returns, seeding
 from podium.core.batch import Batch
@@ -28,6 +28,7 @@ OLD_SAMPLES = (
     "its samples would be older than the weights that learn on them, which V-trace alone makes good (impala, appo)"
 )
 REPLAYED = "it learns from what its policy has just done, not from a replay of long ago"
+PERTURBED = "it has a loss to go down, and that compares the returns of perturbed weights"
 ONE_GRADIENT = "it makes several passes over a sample, and a worker sends one gradient for each"
 
 
@@ -166,7 +167,8 @@ def on_policy(
 
     if refused is None:
         refused = {} if targets is not None else {"async_samples": OLD_SAMPLES}
-    return Algorithm(name, config, policy, build, presets, {**refused, **dict.fromkeys(REPLAY_OPTIMIZERS, REPLAYED)})
+    never = {**dict.fromkeys(REPLAY_OPTIMIZERS, REPLAYED), **dict.fromkeys(EVOLUTION_OPTIMIZERS, PERTURBED)}
+    return Algorithm(name, config, policy, build, presets, {**refused, **never})
 
 
 def _make_policy(
