@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from podium.algorithms.common.evolution import EvolutionConfig, search
+from podium.algorithms.common.tuned import tuned
 from podium.core.config import Schedule, setting
 from podium.core.errors import ConfigError
 from podium.core.noise import Noises
@@ -74,9 +75,4 @@ def shares(returns: np.ndarray, top: int) -> tuple[np.ndarray, float]:
     return weights, deviation
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "v1": {"normalize_obs": False},
-    "halfcheetah": {"steps": 3_000_000, "directions": 32, "top": 4, "lr": 0.02, "sigma": 0.03, "eval_every": 200_000},
-}
-
-ALGORITHM = search("ars", ARSConfig, ARS, PRESETS)
+ALGORITHM = search("ars", ARSConfig, ARS, tuned("ars"))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from podium.algorithms.common.actor_q import PointConfig, actor_q
+from podium.algorithms.common.tuned import tuned
 from podium.core.config import setting
 from podium.core.spaces import Leaf
 from podium.policies.acting import Point, deterministic
@@ -40,14 +41,4 @@ def make_acting(config: Any, space: Leaf, where: torch.device) -> Point:
     return deterministic("ddpg", config, space, where)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "pendulum": {
-        "steps": 20_000,
-        "hidden": (64, 64),
-        "learning_starts": 500,
-        "buffer": 20_000,
-        "eval_every": 2000,
-    },
-}
-
-ALGORITHM = actor_q("ddpg", DDPGConfig, loss, make_acting, PRESETS)
+ALGORITHM = actor_q("ddpg", DDPGConfig, loss, make_acting, tuned("ddpg"))

@@ -17,7 +17,7 @@ from podium.core.spaces import Frames, Leaf, Space
 from podium.optimizers.base import Optimizer
 from podium.policies.q import discrete
 from podium.policies.q_sequences import SequenceQPolicy
-from podium.replay.base import Replay, row_bytes
+from podium.replay.base import row_bytes
 from podium.replay.sequences import SequenceReplay
 
 STATES = {"lstm": 2, "gru": 1}
@@ -70,11 +70,26 @@ class R2D2Config(DQNConfig):
                 f"{self.sequence} behind --burn-in {self.burn_in}"
             )
 
+    def replay(self, frames: Mapping[str, Frames], capacity: int, *part: int) -> SequenceReplay:
+        return SequenceReplay(
+            capacity,
+            length=self.sequence - self.burn_in,
+            burn_in=self.burn_in,
+            every=self.sequence_every,
+            seed=seeding.integer(self.seed, "replay", *part),
+            frames=frames,
+            alpha=self.alpha if self.prioritized else 0.0,
+            eta=self.eta,
+        )
+
+    def recent(self, frames: Mapping[str, Frames]) -> None:
+        """Sequences come in with the greatest priority: a worker would have to hold whole ones to know another."""
+
     def row_bytes(self, observation: Space, action: Leaf, frames: Mapping[str, Frames]) -> int:
         """With the stored state; sequences that are drawn alike have priorities too."""
         return row_bytes(observation, action, frames, True) + 4 * STATES[self.memory] * self.memory_size
 
-    def _least(self) -> tuple[int, str]:
+    def least(self) -> tuple[int, str]:
         """As many sequences as a minibatch has: with fewer there would never be one."""
         streams = self._streams()
         each = self.sequence - 1 + self.sequence_every * math.ceil(self.batch / streams)
@@ -88,26 +103,13 @@ class R2D2Config(DQNConfig):
         )
 
 
-def make_replay(config: R2D2Config, frames: Mapping[str, Frames], capacity: int, *part: int) -> Replay:
-    return SequenceReplay(
-        capacity,
-        length=config.sequence - config.burn_in,
-        burn_in=config.burn_in,
-        every=config.sequence_every,
-        seed=seeding.integer(config.seed, "replay", *part),
-        frames=frames,
-        alpha=config.alpha if config.prioritized else 0.0,
-        eta=config.eta,
-    )
-
-
 def make_policy(config: R2D2Config, observation_space: Space, action_space: Leaf, seed: int) -> SequenceQPolicy:
     return SequenceQPolicy(config, observation_space, action_space, loss=loss, postprocess=shape_rewards, seed=seed)
 
 
 def build(config: R2D2Config, setup: Setup) -> Optimizer:
     discrete(setup.action_space)
-    return replayed(config, setup, make_policy, make_replay)
+    return replayed(config, setup, make_policy)
 
 
 ALGORITHM = Algorithm("r2d2", R2D2Config, make_policy, build, refused=REFUSED)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from podium.algorithms.common.actor_q import ActorQConfig, actor_q
+from podium.algorithms.common.tuned import tuned
 from podium.core.config import Schedule, setting
 from podium.core.spaces import Leaf
 from podium.policies.acting import Choices, Squashed, stochastic
@@ -66,16 +67,4 @@ def make_acting(config: Any, space: Leaf, where: torch.device) -> Squashed | Cho
     return stochastic("sac", space, where)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "pendulum": {
-        "steps": 20_000,
-        "lr": 1e-3,
-        "hidden": (64, 64),
-        "learning_starts": 500,
-        "buffer": 20_000,
-        "eval_every": 2000,
-    },
-    "droq": {"train_every": 0.05, "layer_norm": True, "critic_dropout": 0.01},
-}
-
-ALGORITHM = actor_q("sac", SACConfig, loss, make_acting, PRESETS)
+ALGORITHM = actor_q("sac", SACConfig, loss, make_acting, tuned("sac"))

@@ -18,7 +18,7 @@ from typing import Any
 
 from podium import algorithms
 from podium.algorithms.common.base import Setup
-from podium.algorithms.common.off_policy import parts_of
+from podium.algorithms.common.off_policy import ReplayConfig, parts_of
 from podium.algorithms.common.strategies import Parts, async_replay
 from podium.algorithms.dqn import make_policy
 from podium.bench.learning import ENDLESS, Clock
@@ -127,6 +127,7 @@ def _learner(
     spec = EnvSpec("toy:sleep", {"ms": ms})
     settings = {"envs": 1, "fragment": FRAGMENT, "pacing": "none", "learning_starts": 0, "engine": "ray"}
     config = algorithms.get("apex").configure(None, {**settings, "workers": max(counts)})
+    assert isinstance(config, ReplayConfig)
     parts = parts_of(config, Setup(engine, spec, *spaces_of(spec)), make_policy)
     everyone = [parts.sharded_learner()]
     rates: dict[int, list[float]] = {}

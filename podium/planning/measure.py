@@ -26,7 +26,6 @@ from podium.evaluation.sample import ONLY
 from podium.planning.replay import replay_bytes
 from podium.planning.search import EachRow, episode_steps, update_s
 from podium.policies.base import Policy, Sgd
-from podium.replay.uniform import UniformReplay
 
 RESET_S = 0.3
 PLAY_S = 0.5
@@ -125,10 +124,9 @@ def _asked_bytes(batch: Batch) -> int:
 
 def _drawn(batch: Batch, config: ReplayConfig) -> Batch:
     """A minibatch as a replay of these rows gives it."""
-    replay = UniformReplay(2 * batch.length * batch.width)
-    batches: list[Batch | None] = [batch]
-    for _ in range(2):  # a row is drawn once what follows it is there
-        replay.insert(batches)
+    replay = config.replay({}, config.least()[0] + config.batch + 2 * batch.length * batch.width)
+    while replay.size < config.batch:
+        replay.insert([batch])
     return replay.sample(config.batch, 0.99).batch
 
 
@@ -202,11 +200,11 @@ def _cores_left() -> int:
 
 
 def _learn(policy: Policy, batch: Batch, config: RunConfig) -> float:
-    """Seconds for a pass over one row: of ever more rows, up to those of a fragment, then the quickest of some passes."""
+    """Seconds for a pass over one row: of ever more rows, up to those of a fragment, then the quickest of some passes.
+    What a replay gives is learned from as a whole, and each thing that was drawn counts as a row."""
     how = replace(sgd(config, 0.0, 0), epochs=1, stop_above=None)
-    rows, full = batch.slice(times=slice(0, 1)), config.envs * config.fragment
-    if isinstance(config, ReplayConfig):
-        full = config.batch
+    drawn = isinstance(config, ReplayConfig)
+    rows, full = (batch, 0) if drawn else (batch.slice(times=slice(0, 1)), config.envs * config.fragment)
     policy.learn(rows, how)
     until, best = perf_counter() + LEARN_S, _learn_once(policy, rows, how)
     while perf_counter() + best < until:
@@ -216,7 +214,7 @@ def _learn(policy: Policy, batch: Batch, config: RunConfig) -> float:
             best = _learn_once(policy, rows, how)
         else:
             best = min(best, _learn_once(policy, rows, how))
-    return best / (rows.length * rows.width)
+    return best / (rows.width if drawn else rows.length * rows.width)
 
 
 def _learn_once(policy: Policy, rows: Batch, how: Sgd) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -77,7 +77,7 @@ class ReplayConfig(RunConfig):
         super().check()
         if self.batch > self.buffer:
             raise ConfigError(f"--buffer is {self.buffer}, expected at least --batch, which is {self.batch}")
-        least, what = self._least()
+        least, what = self.least()
         if self.buffer < least:
             raise ConfigError(f"--buffer is {self.buffer}, expected at least {least}: {what}")
         if self.smallest_shard(self.buffer) < self.batch:
@@ -103,7 +103,7 @@ class ReplayConfig(RunConfig):
         each = self.row_bytes(observation, action, frames)
         if self.buffer_memory is None or self.buffer * each <= self.buffer_memory * GIB:
             return self.buffer
-        fitting, least = int(self.buffer_memory * GIB) // each, max(self.batch, self._least()[0])
+        fitting, least = int(self.buffer_memory * GIB) // each, max(self.batch, self.least()[0])
         if fitting < least:
             raise ConfigError(
                 f"--buffer-memory {self.buffer_memory:g} holds {fitting} transitions of {each:,} bytes, expected at least "
@@ -117,11 +117,24 @@ class ReplayConfig(RunConfig):
             )
         return fitting
 
+    def replay(self, frames: Mapping[str, Frames], capacity: int, *part: int) -> Replay:
+        """The replay that the settings ask for, or a part of it: which, and how many held its place before."""
+        seed = seeding.integer(self.seed, "replay", *part)
+        if self.prioritized:
+            return PrioritizedReplay(capacity, seed=seed, frames=frames, n_step=self.n_step, alpha=self.alpha)
+        return UniformReplay(capacity, seed=seed, frames=frames, n_step=self.n_step)
+
+    def recent(self, frames: Mapping[str, Frames]) -> UniformReplay | None:
+        """Room for the rows that a worker's fragment makes transitions of, if it is to say how wrong the policy is about
+        them."""
+        rows = self.envs * (self.fragment + self.n_step + 1)
+        return UniformReplay(rows, frames=frames, n_step=self.n_step) if self.prioritized else None
+
     def row_bytes(self, observation: Space, action: Leaf, frames: Mapping[str, Frames]) -> int:
         """What a transition takes up."""
         return row_bytes(observation, action, frames, self.prioritized)
 
-    def _least(self) -> tuple[int, str]:
+    def least(self) -> tuple[int, str]:
         """Transitions without which nothing could be learned, and what they are."""
         least = self._streams() * (self.fragment + self.n_step)
         return least, f"what all envs play in --fragment {self.fragment} and --n-step {self.n_step} steps"
@@ -135,33 +148,18 @@ def shape_rewards(policy: Policy, batch: Batch, now: Any) -> Batch:
     return batch.with_columns(reward=shaped_rewards(batch, now).astype(np.float32))
 
 
-def make_replay(config: Any, frames: Mapping[str, Frames], capacity: int, *part: int) -> Replay:
-    """The replay that the settings ask for, or a part of it: which, and how many held its place before."""
-    seed = seeding.integer(config.seed, "replay", *part)
-    if config.prioritized:
-        return PrioritizedReplay(capacity, seed=seed, frames=frames, n_step=config.n_step, alpha=config.alpha)
-    return UniformReplay(capacity, seed=seed, frames=frames, n_step=config.n_step)
-
-
-def make_recent(config: Any, frames: Mapping[str, Frames]) -> UniformReplay:
-    """Room for the rows that a worker's fragment makes transitions of."""
-    rows = config.envs * (config.fragment + config.n_step + 1)
-    return UniformReplay(rows, frames=frames, n_step=config.n_step)
-
-
 def draws(config: Any, progress: float) -> Draws:
     now = config.at(progress)
     return Draws(config.batch, now.gamma, now.beta if config.prioritized else 0.0)
 
 
-def replayed(config: Any, setup: Setup, policy: Any, replay: Callable[..., Replay] = make_replay) -> Optimizer:
+def replayed(config: ReplayConfig, setup: Setup, policy: Any) -> Optimizer:
     """The algorithm over its optimizer."""
-    return STRATEGIES[config.optimizer](parts_of(config, setup, policy, replay))
+    return STRATEGIES[config.optimizer](parts_of(config, setup, policy))
 
 
-def parts_of(config: Any, setup: Setup, policy: Any, replay: Callable[..., Replay] = make_replay) -> Parts:
-    """What an optimizer puts together. Workers say how wrong the policy is about transitions; sequences are drawn from
-    other replays, and come in with the greatest priority."""
+def parts_of(config: ReplayConfig, setup: Setup, policy: Any) -> Parts:
+    """What an optimizer puts together."""
     frames = frames_of(setup.env)
     capacity = config.capacity(setup.observation_space, setup.action_space, frames)
     return Parts(
@@ -170,8 +168,8 @@ def parts_of(config: Any, setup: Setup, policy: Any, replay: Callable[..., Repla
         policy,
         lambda progress, update: sgd(config, progress, update),
         shape_rewards,
-        partial(replay, config, frames),
+        partial(config.replay, frames),
         partial(draws, config),
         capacity,
-        partial(make_recent, config, frames) if config.prioritized and replay is make_replay else None,
+        partial(config.recent, frames),
     )

@@ -59,7 +59,7 @@ class Parts:
     replay: Callable[..., Replay] | None = None
     draws: DrawPlan | None = None
     capacity: int = 0
-    recent: Callable[[], UniformReplay] | None = None
+    recent: Callable[[], UniformReplay | None] = lambda: None
 
     def learner(self, plays: bool = False, place: int = 0) -> Handle:
         """An evaluator that learns on the device of its place, and plays only if it is told to."""
