@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -126,18 +126,19 @@ def shape_rewards(policy: Policy, batch: Batch, now: Any) -> Batch:
     return batch.with_columns(reward=shaped_rewards(batch, now).astype(np.float32))
 
 
-def make_replay(config: Any, frames: Mapping[str, Frames], capacity: int, *part: int) -> Replay:
-    """The replay that the settings ask for, or a part of it: which, and how many held its place before."""
-    seed = seeding.integer(config.seed, "replay", *part)
+def replay_maker(config: Any, frames: Mapping[str, Frames], capacity: int, *part: int) -> Callable[[], Replay]:
+    """What makes the replay that the settings ask for, or a part of it (which, and how many held its place before), where
+    no algorithm need be known."""
+    kept = {"seed": seeding.integer(config.seed, "replay", *part), "frames": frames, "n_step": config.n_step}
     if config.prioritized:
-        return PrioritizedReplay(capacity, seed=seed, frames=frames, n_step=config.n_step, alpha=config.alpha)
-    return UniformReplay(capacity, seed=seed, frames=frames, n_step=config.n_step)
+        return partial(PrioritizedReplay, capacity, alpha=config.alpha, **kept)
+    return partial(UniformReplay, capacity, **kept)
 
 
-def make_recent(config: Any, frames: Mapping[str, Frames]) -> UniformReplay:
-    """Room for the rows that a worker's fragment makes transitions of."""
+def recent_maker(config: Any, frames: Mapping[str, Frames]) -> Callable[[], UniformReplay]:
+    """What makes room for the rows that a worker's fragment makes transitions of."""
     rows = config.envs * (config.fragment + config.n_step + 1)
-    return UniformReplay(rows, frames=frames, n_step=config.n_step)
+    return partial(UniformReplay, rows, frames=frames, n_step=config.n_step)
 
 
 def draws(config: Any, progress: float) -> Draws:
@@ -160,8 +161,8 @@ def parts_of(config: Any, setup: Setup, policy: Any) -> Parts:
         policy,
         lambda progress, update: sgd(config, progress, update),
         shape_rewards,
-        partial(make_replay, config, frames),
+        partial(replay_maker, config, frames),
         partial(draws, config),
         capacity,
-        partial(make_recent, config, frames) if config.prioritized else None,
+        recent_maker(config, frames) if config.prioritized else None,
     )
