@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from podium.algorithms.common.base import Algorithm, Setup
@@ -17,7 +18,7 @@ from podium.core.spaces import Frames, Leaf, Space
 from podium.optimizers.base import Optimizer
 from podium.policies.q import discrete
 from podium.policies.q_sequences import SequenceQPolicy
-from podium.replay.base import row_bytes
+from podium.replay.base import Replay, row_bytes
 from podium.replay.sequences import SequenceReplay
 
 STATES = {"lstm": 2, "gru": 1}
@@ -70,8 +71,9 @@ class R2D2Config(DQNConfig):
                 f"{self.sequence} behind --burn-in {self.burn_in}"
             )
 
-    def replay(self, frames: Mapping[str, Frames], capacity: int, *part: int) -> SequenceReplay:
-        return SequenceReplay(
+    def replay(self, frames: Mapping[str, Frames], capacity: int, *part: int) -> Callable[[], Replay]:
+        return partial(
+            SequenceReplay,
             capacity,
             length=self.sequence - self.burn_in,
             burn_in=self.burn_in,

@@ -48,9 +48,9 @@ class Player(Evaluator):
     """An evaluator that says with its experience how wrong its policy is about the transitions which that completes, if it
     has somewhere to keep its latest rows and its policy can tell."""
 
-    def __init__(self, *args: Any, make_recent: Callable[[], UniformReplay | None], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, make_recent: Callable[[], UniformReplay] | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._recent = make_recent()
+        self._recent = make_recent() if make_recent is not None else None
 
     def play(self, steps: int, weights: Weights, gamma: float) -> list[Any]:
         """A fragment: its report, and the experience."""

@@ -124,7 +124,7 @@ def _asked_bytes(batch: Batch) -> int:
 
 def _drawn(batch: Batch, config: ReplayConfig) -> Batch:
     """A minibatch as a replay of these rows gives it."""
-    replay = config.replay({}, config.least()[0] + config.batch + 2 * batch.length * batch.width)
+    replay = config.replay({}, config.least()[0] + config.batch + 2 * batch.length * batch.width)()
     while replay.size < config.batch:
         replay.insert([batch])
     return replay.sample(config.batch, 0.99).batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -117,18 +117,23 @@ class ReplayConfig(RunConfig):
             )
         return fitting
 
-    def replay(self, frames: Mapping[str, Frames], capacity: int, *part: int) -> Replay:
-        """The replay that the settings ask for, or a part of it: which, and how many held its place before."""
-        seed = seeding.integer(self.seed, "replay", *part)
+    def replay(self, frames: Mapping[str, Frames], capacity: int, *part: int) -> Callable[[], Replay]:
+        """What makes the replay that the settings ask for, or a part of it (which, and how many held its place before),
+        where no algorithm need be known."""
+        kept: dict[str, Any] = {
+            "seed": seeding.integer(self.seed, "replay", *part),
+            "frames": frames,
+            "n_step": self.n_step,
+        }
         if self.prioritized:
-            return PrioritizedReplay(capacity, seed=seed, frames=frames, n_step=self.n_step, alpha=self.alpha)
-        return UniformReplay(capacity, seed=seed, frames=frames, n_step=self.n_step)
+            return partial(PrioritizedReplay, capacity, alpha=self.alpha, **kept)
+        return partial(UniformReplay, capacity, **kept)
 
-    def recent(self, frames: Mapping[str, Frames]) -> UniformReplay | None:
-        """Room for the rows that a worker's fragment makes transitions of, if it is to say how wrong the policy is about
-        them."""
+    def recent(self, frames: Mapping[str, Frames]) -> Callable[[], UniformReplay] | None:
+        """What makes room for the rows that a worker's fragment makes transitions of, if it is to say how wrong the policy
+        is about them."""
         rows = self.envs * (self.fragment + self.n_step + 1)
-        return UniformReplay(rows, frames=frames, n_step=self.n_step) if self.prioritized else None
+        return partial(UniformReplay, rows, frames=frames, n_step=self.n_step) if self.prioritized else None
 
     def row_bytes(self, observation: Space, action: Leaf, frames: Mapping[str, Frames]) -> int:
         """What a transition takes up."""
@@ -171,5 +176,5 @@ def parts_of(config: ReplayConfig, setup: Setup, policy: Any) -> Parts:
         partial(config.replay, frames),
         partial(draws, config),
         capacity,
-        partial(config.recent, frames),
+        config.recent(frames),
     )

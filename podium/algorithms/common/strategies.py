@@ -48,18 +48,18 @@ CONTROLLER_CALLS = 2
 @dataclass(frozen=True)
 class Parts:
     """What an algorithm brings: its settings, where it runs, how its policy is made, how it goes over a batch, how a
-    trajectory is finished where it was played, and, if it has one, its replay (of a capacity, and which part of it), how
-    minibatches are drawn from it, its capacity, and where workers keep what they work out priorities from."""
+    trajectory is finished where it was played, and, if it has one, what makes its replay (of a capacity, and which part of
+    it), how minibatches are drawn from it, its capacity, and what makes that from which workers work out priorities."""
 
     config: Any
     setup: Any
     policy: Callable[..., Policy]
     sgd: SgdPlan
     postprocess: Postprocess
-    replay: Callable[..., Replay] | None = None
+    replay: Callable[..., Callable[[], Replay]] | None = None
     draws: DrawPlan | None = None
     capacity: int = 0
-    recent: Callable[[], UniformReplay | None] = lambda: None
+    recent: Callable[[], UniformReplay] | None = None
 
     def learner(self, plays: bool = False, place: int = 0) -> Handle:
         """An evaluator that learns on the device of its place, and plays only if it is told to."""
@@ -73,7 +73,7 @@ class Parts:
         assert self.replay is not None
         config = self._on_device(0)
         resources = _gpu(config.device) + Resources(near=True)
-        kind = partial(ReplayLearner, make_replay=partial(self.replay, self.capacity))
+        kind = partial(ReplayLearner, make_replay=self.replay(self.capacity))
         return self._spawn(self._policy(config, 0), 0, 0, plays, "learner-0", resources, kind)
 
     def sharded_learner(self) -> Handle:
@@ -87,7 +87,7 @@ class Parts:
         assert self.replay is not None
         workers, shards = self.config.workers, self.config.sharded()
         own = len(range(index, workers + 1, shards))
-        make_replay = partial(self.replay, self.capacity * own // workers, index, replaced)
+        make_replay = self.replay(self.capacity * own // workers, index, replaced)
         return self.setup.engine.spawn(ReplayShard, make_replay, name=f"replay-{index}", resources=Resources(near=True))
 
     def player(self, index: int, replaced: int) -> Handle:
