@@ -290,6 +290,8 @@ def described_config(algo: str, spec: EnvSpec, config: RunConfig, start: Any = N
 def settings_of(folder: RunFolder, env: Env | None, algo: Algorithm | None) -> tuple[Algorithm, EnvSpec, RunConfig]:
     """The algorithm, env and settings that a run's folder names; objects that have no name to import are given again."""
     stored = dict(folder.config)
+    if "search" in stored:
+        raise UsageError(f"{folder.path} holds a search, whose runs are in {folder.path / 'trials'}")
     algorithm = algo or algorithms.get(stored.pop("algo"))
     name = stored.pop("env")
     config = algorithm.config.build({k: v for k, v in stored.items() if k not in ("algo", "from")})

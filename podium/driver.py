@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,7 +13,7 @@ from podium.algorithms.common.base import Algorithm, RunConfig
 from podium.core import checkpoint
 from podium.engine.start import start
 from podium.envs.check import check
-from podium.envs.make import EnvSpec, describe, held, spaces_of, traits_of
+from podium.envs.make import EnvSpec, describe, held, traits_of
 from podium.planning.outside import check_outside
 from podium.planning.plan import check_at_once, check_memory, check_on_engine
 from podium.run.callbacks import Callback
@@ -22,7 +21,7 @@ from podium.run.folder import RunFolder
 from podium.run.progress import Progress
 from podium.run.signals import Interrupted, Signals
 from podium.run.tensorboard import TensorBoard
-from podium.training import Training
+from podium.training import Training, spaces_info
 
 KEEP_EVERY_S = 2.0
 """How old the state may become that is kept in memory, for a signal or an error in the middle of an iteration."""
@@ -62,8 +61,7 @@ class Run:
             traits = traits_of(env)
             self.spaces = traits[:2]
             check_memory(algorithm, env, config, self.spaces)
-            inner = replace(env, rescale_actions=False)
-            self._env_actions = spaces_of(inner)[1] if env.rescale_actions else self.spaces[1]
+            self._spaces_info = spaces_info(env, traits)
             self._signals = made.enter_context(Signals())
             with self._signals.at_once():
                 self.engine = start(config.engine, config.address)
@@ -180,9 +178,7 @@ class Run:
             "env_steps": counters["env_steps"],
             "exact": all(state is not None and state["exact"] for state in snapshot["optimizer"]["evaluators"])
             and (replay_exact or not replay),
-            "observation_space": self.spaces[0].to_json(),
-            "action_space": self.spaces[1].to_json(),
-            "env_action_space": self._env_actions.to_json(),
+            **self._spaces_info,
         }
         if snapshot["best"] is not None:
             best_info = {**info, "return": counters["best_return"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +12,7 @@ from podium.algorithms.common.base import Algorithm, RunConfig, Setup
 from podium.core.metrics import EpisodeWindow
 from podium.core.seeding import integer
 from podium.engine.base import Engine
-from podium.envs.make import EnvSpec, Traits
+from podium.envs.make import EnvSpec, Traits, spaces_of
 from podium.evaluation.sample import Report
 from podium.optimizers import meter
 
@@ -37,6 +37,17 @@ class Counters:
     def set_state(self, state: Mapping[str, Any]) -> None:
         self.window.set_state(state["window"])
         vars(self).update({name: value for name, value in state.items() if name != "window"})
+
+
+def spaces_info(env: EnvSpec, traits: Traits) -> dict[str, Any]:
+    """What a checkpoint says of the spaces that its policy is for; where it acts from -1 to 1 also the env's own."""
+    observation_space, action_space, _ = traits
+    own = spaces_of(replace(env, rescale_actions=False))[1] if env.rescale_actions else action_space
+    return {
+        "observation_space": observation_space.to_json(),
+        "action_space": action_space.to_json(),
+        "env_action_space": own.to_json(),
+    }
 
 
 class Training:
