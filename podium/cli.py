@@ -160,8 +160,10 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-TUNE_WORDS = ("trials", "metric", "direction", "scheduler", "sampler", "parallel", "report_every", "max_failed_trials")
-TUNE_WORDS += ("storage", "study", "population", "exploit_every")
+TUNE_WORDS = (
+    *("trials", "metric", "direction", "scheduler", "sampler", "parallel", "report_every", "max_failed_trials"),
+    *("storage", "study", "population", "exploit_every"),
+)
 TUNE_HELP = """podium tune ALGO ENV --search NAME=RANGE [--search ...] [--SETTING VALUE ...]
 
   NAME=RANGE              lr=log:1e-5:1e-2, gamma=0.9:0.999, epochs=int:1:20, minibatch=logint:16:512, clip=0.1,0.2,0.3,

@@ -12,6 +12,7 @@ from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from podium.core.errors import UsageError
+from podium.tuning.goal import Direction
 from podium.tuning.space import Space, Value
 from podium.tuning.storage import open_storage, owner_name, runs, shown
 
@@ -30,7 +31,14 @@ class Book:
     as were asked for, and one that was under way when its controller died waits again, with the parameters it had."""
 
     def __init__(
-        self, where: str, name: str, space: Space, facts: Mapping[str, Any], direction: str, sampler: Any, pruner: Any
+        self,
+        where: str,
+        name: str,
+        space: Space,
+        facts: Mapping[str, Any],
+        direction: Direction,
+        sampler: Any,
+        pruner: Any,
     ) -> None:
         self.space, self._where, self._me = space, where, owner_name()
         self._seen = 0.0
@@ -141,12 +149,6 @@ class Book:
 
     def trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
-
-    def best(self) -> FrozenTrial | None:
-        """The best of the trials that came to an end of their own."""
-        complete = [trial for trial in self.trials() if trial.state == TrialState.COMPLETE]
-        choose = max if self.study.direction == optuna.study.StudyDirection.MAXIMIZE else min
-        return choose(complete, key=lambda trial: trial.value) if complete else None
 
 
 def _other(where: str, name: str, found: str | None, facts: Mapping[str, Any]) -> str:

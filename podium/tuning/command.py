@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -60,6 +61,10 @@ def tune(
     folder = RunFolder(place)
     folder.check_free(overwrite)
     from podium.tuning.stage import Stage
+    from podium.tuning.storage import open_storage
+
+    if request.storage is not None:
+        open_storage(request.storage)  # one that can't be had is told before anything is made
 
     with closing(Stage(found)) as stage:
         config = described_config(found.algo_name, found.env, stage.asked.config)
@@ -110,8 +115,9 @@ def resume(
     if request.seeds is not None:
         settings.pop("seed")
     found = _asked(algo or config["algo"], env or config["env"], request, None, config["env_args"], settings)
-    if trials is not None and request.scheduler == "population":
-        raise UsageError("--trials would not be read: a population's members are as many as it began with")
+    done = opened.read_result()
+    if done is not None and done["status"] == "finished" and found.trials <= done["trials"]:
+        return Found(opened.path, done)
     from podium.tuning.stage import Stage
 
     with opened.in_use(), closing(Stage(found)) as stage:
@@ -295,5 +301,9 @@ def resume_command(folder: str, trials: int | None, storage: str | None, as_json
     """Go on with a search."""
     with json_alone() if as_json else for_people():
         load()
+        before = RunFolder.open(folder).read_result()
         found = resume(folder, trials, storage=storage, progress=not quiet)
+        if found.figures == before:
+            how = "" if before["scheduler"] == "population" else ": add --trials N to go on"
+            print(f"{folder} is finished{how}", file=sys.stderr)
     return report(found, as_json)

@@ -49,10 +49,8 @@ class Goal:
     def value(self, figures: Mapping[str, Any]) -> float:
         """What a run came to; one that never had the figure is an error that says which there are."""
         found = figures.get(self.metric)
-        if found is None and self.metric in ("return_mean", "length_mean", "best_return"):
-            raise PodiumError(
-                f"there is no {self.metric}: too few episodes ended within {figures['env_steps']:,} env steps"
-            )
+        if found is None and self.metric in figures:
+            raise PodiumError(f"there is no {self.metric} yet: too short were {figures['env_steps']:,.0f} env steps")
         if not isinstance(found, int | float) or isinstance(found, bool):
             raise UnknownMetric(self.metric, figures)
         if math.isnan(found):
@@ -64,13 +62,14 @@ class Goal:
         if not self.spends:
             found = figures.get(self.metric)
             return None if found is None else float(found)
-        found = figures.get("eval_return_mean", figures.get("return_mean"))
+        evaluated = figures.get("eval_return_mean")
+        found = figures.get("return_mean") if evaluated is None else evaluated
         return None if found is None else -float(found)
 
     def check(self, figures: Mapping[str, Any]) -> None:
         """Refuse a figure that is still missing once a run learns: none will report it."""
         missing = self.metric not in figures and not self.metric.startswith("eval_")
-        if missing and self.metric != "best_return" and figures.get("updates"):
+        if missing and figures.get("updates"):
             raise UnknownMetric(self.metric, figures)
 
 
@@ -78,5 +77,5 @@ class UnknownMetric(PodiumError):
     """A figure that no run reports: there is nothing to search by."""
 
     def __init__(self, metric: str, figures: Mapping[str, Any]) -> None:
-        known = [name for name, value in figures.items() if isinstance(value, int | float)]
+        known = [name for name, value in figures.items() if value is None or isinstance(value, int | float)]
         super().__init__(f"no run reports --metric {metric!r}{known_names(metric, known)}")

@@ -51,10 +51,11 @@ class Ledger:
     def _record(self, trial: FrozenTrial) -> Record:
         notes = trial.user_attrs
         state = "missed" if notes.get("missed") else STATES[trial.state]
-        known = {name: notes[name] for name in ("env_steps", "wall_s", "cause") if name in notes}
+        known: Record = {name: notes[name] for name in ("env_steps", "wall_s", "cause") if name in notes}
         params = self.asked.space.settings(trial.params) if trial.params else {}
         value = trial.value if state == "complete" else notes.get("value")
-        return {"number": trial.number, "params": params, "value": value, "state": state, **known}
+        record: Record = {"number": trial.number, "params": params, "value": value, "state": state}
+        return {**record, **known}
 
     # --- a trial's folder ---
 

@@ -144,7 +144,8 @@ class Members:
             try:
                 if figures is None:
                     raise PodiumError("it never came as far as to report")
-                value, state, more = goal.value(figures), "complete", {"env_steps": int(figures["env_steps"])}
+                more: dict[str, Any] = {"env_steps": int(figures["env_steps"])}
+                value, state = goal.value(figures), "complete"
                 handle = self.population.member(index)
                 with self.stage.signals.at_once():
                     self.ledger.write_policy(index, self.stage.engine, handle, self.stage.traits, more["env_steps"])

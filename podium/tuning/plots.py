@@ -30,7 +30,7 @@ def write(folder: Path, asked: Asked, records: Sequence[Record], study: Any, lin
 
     found = [record for record in records if record["value"] is not None and record["params"]]
     drawn: dict[str, Figure | None] = {
-        "history": history(asked, found, records),
+        "history": None if lineage else history(asked, found, records),
         "importance": importance(asked, study),
         "parallel": parallel(asked, [record for record in found if record["state"] == "complete"]),
         "lineage": descent(asked, lineage),
@@ -70,7 +70,8 @@ def history(asked: Asked, found: Sequence[Record], records: Sequence[Record]) ->
         return None
     figure = _figure(f"{asked.goal.metric} of the trials")
     axes = figure.subplots()
-    best, steps = [], []
+    best: list[float] = []
+    steps: list[int] = []
     for record in complete:
         if not best or asked.goal.better(record["value"], best[-1]):
             best.append(record["value"])
@@ -85,9 +86,8 @@ def history(asked: Asked, found: Sequence[Record], records: Sequence[Record]) ->
     valueless = [record["number"] for record in records if record["value"] is None]
     if valueless:
         low = axes.get_ylim()[0]
-        axes.scatter(valueless, [low] * len(valueless), marker="x", s=26, color="#c2553d", zorder=3)
-        axes.lines[-1].set_label("best so far")
-        axes.collections[-1].set_label(f"no value ({len(valueless)})")
+        label = f"no value ({len(valueless)})"
+        axes.scatter(valueless, [low] * len(valueless), marker="x", s=26, color="#c2553d", label=label, zorder=3)
     axes.set_xlabel("trial")
     axes.set_ylabel(asked.goal.metric)
     axes.legend(frameon=False)
@@ -193,7 +193,8 @@ def descent(asked: Asked, lineage: Sequence[Record]) -> Figure | None:
             steps = [*(row["env_steps"] for row in own), last]
             values = [row["after"][one.name] for row in own]
             colour = COLOURS[member % len(COLOURS)]
-            panel.step(steps, [*values, values[-1]], where="post", color=colour, linewidth=1.3, alpha=0.85)
+            label = f"member {member}"
+            panel.step(steps, [*values, values[-1]], where="post", color=colour, linewidth=1.3, alpha=0.85, label=label)
             panel.scatter(steps[1:-1], values[1:], s=16, color=colour, zorder=3)
             for row in own[1:]:
                 from_value = _held(lineage, row["parent"], row["env_steps"], one.name)
@@ -204,6 +205,8 @@ def descent(asked: Asked, lineage: Sequence[Record]) -> Figure | None:
             panel.set_yscale("log")
         panel.set_ylabel(one.name)
         _plain(panel)
+    if len(members) <= len(COLOURS):
+        panels[0].legend(frameon=False, fontsize=8, ncols=4)
     panels[-1].set_xlabel("env steps of each member")
     panels[-1].xaxis.set_major_formatter(lambda value, _: steps_label(value))
     return figure

@@ -26,8 +26,10 @@ REPORTS = 20
 
 EXPLOITS = 20
 TRIALS, POPULATION = 30, 8
-PLACE = ("engine", "address", "workers", "cpus_per_worker", "gpus_per_worker", "memory_per_worker", "max_failures")
-PLACE += ("worker_timeout", "checkpoint_every", "keep", "device", "threads")
+PLACE = (
+    *("engine", "address", "workers", "cpus_per_worker", "gpus_per_worker", "memory_per_worker", "max_failures"),
+    *("worker_timeout", "checkpoint_every", "keep", "device", "threads"),
+)
 """Settings that controllers of the same search may have each of their own: where its trials run."""
 
 OF_OTHERS = {

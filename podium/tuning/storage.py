@@ -19,8 +19,8 @@ LOCK_S = 60.0
 
 
 class KernelLock:
-    """A journal's lock that the kernel takes back from a process that ends, in whatever way. Whoever takes it first cuts off the line
-    in whose midst another one was killed: what was written after it would be unreadable."""
+    """A journal's lock that the kernel takes back from a process that ends, in whatever way. Whoever takes it first cuts off
+    the line in whose midst another one was killed: what was written after it would be unreadable."""
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
@@ -64,18 +64,25 @@ def cut_torn_line(path: Path) -> None:
 def open_storage(where: str) -> Any:
     """The storage at a database's URL, or in a journal file."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return _database(where) if "://" in where else _journal(Path(where))
+
+
+def _database(url: str) -> Any:
     try:
-        if "://" in where:
-            return optuna.storages.get_storage(where)
-        path = Path(where)
+        return optuna.storages.get_storage(url)
+    except Exception as error:  # of a driver, each with its own kind
+        raise UsageError(f"--storage {shown(url)}: {' '.join(str(error).split())[:300]}") from None
+
+
+def _journal(path: Path) -> Any:
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return optuna.storages.JournalStorage(JournalFileBackend(str(path), lock_obj=KernelLock(path)))  # type: ignore[arg-type]
+        lock: Any = KernelLock(path)
+        return optuna.storages.JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
     except OSError as error:
-        raise UsageError(f"can't keep trials in {where}: {error.strerror or error}") from None
-    except (ValueError, KeyError, AssertionError):
-        raise PodiumError(f"{where} is damaged, or no journal of a search") from None
-    except Exception as error:  # of a database's driver, each with its own kind
-        raise UsageError(f"--storage {shown(where)}: {' '.join(str(error).split())[:300]}") from None
+        raise UsageError(f"can't keep trials in {path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise PodiumError(f"{path} is damaged, or no journal of a search") from None
 
 
 def check_own(journal: Path) -> None:

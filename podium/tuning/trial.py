@@ -44,7 +44,9 @@ class Nested:
         while self.stopped_by is None and self.training.counters.env_steps < env_steps:
             row = self.training.iterate()
             rows.append(row)
-            self.figures.update({name: value for name, value in row.items() if value is not None})
+            self.figures.update(
+                {name: value for name, value in row.items() if self.figures.get(name) is None or value is not None}
+            )
             self.stopped_by = self.training.stop_reason()
         self.wall_s += perf_counter() - began
         self.figures.update(wall_s=self.wall_s, best_return=self.training.counters.best_return)
@@ -131,9 +133,13 @@ class Trial:
 
 
 def mean_figures(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over the runs of every figure that all of them have; words are the first run's."""
+    """The mean over the runs of every figure that all of them have, none where one has none yet; words are the first's."""
     if len(found) == 1:
         return dict(found[0])
-    names = [name for name in found[0] if all(one.get(name) is not None for one in found)]
-    numbers = {name: isinstance(found[0][name], int | float) for name in names}
-    return {name: sum(f[name] for f in found) / len(found) if numbers[name] else found[0][name] for name in names}
+    return {name: _mean([one[name] for one in found]) for name in found[0] if all(name in one for one in found)}
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    if None in values:
+        return None
+    return sum(values) / len(values) if isinstance(values[0], int | float) else values[0]
