@@ -20,6 +20,9 @@ SEEN_EVERY_S = 10.0
 LOST_S = 600.0
 """How long a controller on another machine may say nothing before its trials are taken from it."""
 
+UNOWNED_S = 3.0
+"""How long a trial may be taken and not say by whom; what is written between is written at once."""
+
 QUEUE_S = 30.0
 """How long a controller that joins waits for the first one to write what there is to do."""
 
@@ -114,7 +117,7 @@ class Book:
         owner = trial.user_attrs.get("owner")
         if owner is None:  # somebody is about to write it, or was killed right there
             began = trial.datetime_start
-            return None if began is not None and time.time() - began.timestamp() < SEEN_EVERY_S else False
+            return None if began is not None and time.time() - began.timestamp() < UNOWNED_S else False
         found = runs(owner)
         if found is not None:
             return found

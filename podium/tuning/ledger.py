@@ -71,6 +71,17 @@ class Ledger:
     def _run_place(self, number: int, seed: int) -> Path:
         return self.place(number) / f"seed-{seed}" if len(self.asked.seeds) > 1 else self.place(number)
 
+    def row_counts(self) -> list[int]:
+        """How many rows each run's metrics.jsonl has."""
+        return [len(folder.read_metrics()) for folder in self.run_folders()]
+
+    def cut_rows(self, counts: Sequence[int]) -> None:
+        """Cut them back to so many; what is kept stays as it is."""
+        for folder, count in zip(self.run_folders(), counts, strict=True):
+            if folder.metrics.exists():
+                kept = folder.metrics.read_text(encoding="utf-8").splitlines(keepends=True)[:count]
+                write_atomically(folder.metrics, "".join(kept))
+
     def policy_place(self, number: int) -> Path:
         """The run whose policy is kept: that of the first seed."""
         return self._run_place(number, self.asked.seeds[0])

@@ -112,7 +112,11 @@ class Members:
         members = {f"member-{index}": {"state": member} for index, member in enumerate(state.pop("members"))}
         name, figures = checkpoint.step_name(done), {str(index): one for index, one in self._figures.items()}
         info = {"algo": self.asked.algorithm.name, "env_steps": done, "exact": layout.ordered(self.asked.config)}
-        checkpoint.save(self.folder.checkpoints / name, {**members, "population": {**state, "figures": figures}}, info)
+        checkpoint.save(
+            self.folder.checkpoints / name,
+            {**members, "population": {**state, "figures": figures, "rows": self.ledger.row_counts()}},
+            info,
+        )
         checkpoint.link(self.folder.checkpoints, "latest", name)
         checkpoint.prune(self.folder.checkpoints, 1)
 
@@ -123,6 +127,7 @@ class Members:
             return 0
         parts, info = checkpoint.load(latest)
         state = dict(parts["population"])
+        rows = state.pop("rows")
         self._figures = {int(index): one for index, one in state.pop("figures").items()}
         members = [parts[f"member-{index}"]["state"] for index in range(len(state["params"]))]
         with self.stage.signals.at_once():
@@ -130,8 +135,7 @@ class Members:
         done = int(info["env_steps"])
         kept = [row for row in read_lineage(self.folder) if row["env_steps"] <= done]
         write_atomically(self.folder.path / "lineage.jsonl", "".join(to_json(row) + "\n" for row in kept))
-        for folder in self.ledger.run_folders():
-            folder.cut_metrics(done)
+        self.ledger.cut_rows(rows)
         return done
 
     # --- the end ---
