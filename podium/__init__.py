@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from podium.core.errors import PodiumError as PodiumError
     from podium.run.callbacks import Callback as Callback
     from podium.serving.connect import connect as connect
+    from podium.tuning.command import tune as tune
 
 __version__ = "0.1.0"
 
@@ -47,6 +48,7 @@ _HOMES = {
     "resume": "podium.api",
     "setting": "podium.core.config",
     "train": "podium.api",
+    "tune": "podium.tuning.command",
 }
 
 

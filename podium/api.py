@@ -290,14 +290,21 @@ def described_config(algo: str, spec: EnvSpec, config: RunConfig, start: Any = N
 def settings_of(folder: RunFolder, env: Env | None, algo: Algorithm | None) -> tuple[Algorithm, EnvSpec, RunConfig]:
     """The algorithm, env and settings that a run's folder names; objects that have no name to import are given again."""
     stored = dict(folder.config)
+    _check_one_run(folder)
     algorithm = algo or algorithms.get(stored.pop("algo"))
     name = stored.pop("env")
     config = algorithm.config.build({k: v for k, v in stored.items() if k not in ("algo", "from")})
     return algorithm, env_spec(env or name, config), config
 
 
+def _check_one_run(folder: RunFolder) -> None:
+    if "search" in folder.config:
+        raise UsageError(f"{folder.path} holds a search, whose runs are in {folder.path / 'trials'}")
+
+
 def _policy_state(folder: str | os.PathLike[str], checkpoint_name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     opened = RunFolder.open(folder)
+    _check_one_run(opened)
     path = opened.checkpoints / checkpoint_name
     if not path.exists():
         known = sorted(entry.name for entry in opened.checkpoints.iterdir()) if opened.checkpoints.exists() else []

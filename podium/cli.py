@@ -15,9 +15,10 @@ from podium.core.errors import PodiumError, UsageError, did_you_mean
 USAGE = f"""Podium {__version__}: distributed reinforcement learning
 
   podium train ALGO ENV [--SETTING VALUE ...]   train; `podium train ALGO --help` shows its settings
-  podium resume DIR [--steps N]                 go on with a run
+  podium resume DIR [--steps N] [--trials N]    go on with a run or a search
   podium evaluate DIR [--episodes N]            play with a trained policy; --video FILE films it
   podium serve DIR [--port N] [--follow]        answer questions about actions over gRPC
+  podium tune ALGO ENV --search NAME=RANGE      search for the settings that are best
   podium plan ALGO ENV [--SETTING VALUE ...]    what train would run, what it takes up, how fast it goes
   podium plot DIR|FILE... [--out PNG]           draw learning curves or benchmark reports
   podium list [algorithms|envs|runs]            what there is
@@ -95,7 +96,7 @@ def _dispatch(words: list[str]) -> int:
 
 def _train(words: list[str]) -> int:
     parser = Parser(prog="podium train", add_help=False, allow_abbrev=False)
-    for name in ("--out", "--from", "--preset", "--seeds", "--wandb"):
+    for name in ("--out", "--from", "--preset", "--config", "--seeds", "--wandb"):
         parser.add_argument(name, action=Once)
     _add_env_args(parser)
     for name in ("--overwrite", "--json", "--quiet", "--help", "-h"):
@@ -116,6 +117,7 @@ def _train(words: list[str]) -> int:
         out=own.out,
         overwrite=own.overwrite,
         preset=own.preset,
+        config=own.config,
         start_from=getattr(own, "from"),
         seeds=_seeds(own.seeds) if own.seeds is not None else None,
         wandb=own.wandb,
@@ -125,9 +127,69 @@ def _train(words: list[str]) -> int:
     return train_command(request, own.json)
 
 
+def _tune(words: list[str]) -> int:
+    parser = Parser(prog="podium tune", add_help=False, allow_abbrev=False)
+    parser.add_argument("--search", action="append", default=[])
+    for name in ("metric", "direction", "scheduler", "sampler", "storage", "study", "out", "preset", "seeds"):
+        parser.add_argument(f"--{name}", action=Once)
+    for name in ("trials", "parallel", "report-every", "max-failed-trials", "population", "exploit-every"):
+        parser.add_argument(f"--{name}", action=Once, type=_whole)
+    _add_env_args(parser)
+    for name in ("--overwrite", "--plan", "--json", "--quiet", "--help", "-h"):
+        parser.add_argument(name, action="store_true")
+    own, others = parser.parse_known_args(words)
+    if own.help or own.h:
+        print(TUNE_HELP)
+        return 0
+    names, settings = _split_settings(others)
+    algo, env = _algo_env("tune", names)
+    if algo is None or env is None:
+        raise UsageError("expected `podium tune ALGO ENV --search NAME=RANGE`, such as `--search lr=log:1e-5:1e-2`")
+    from podium.tuning.command import tune_command
+
+    asked = {name: value for name in TUNE_WORDS if (value := getattr(own, name)) is not None}
+    asked["seeds"] = _seeds(own.seeds) if own.seeds is not None else None
+    asked |= {"algo": algo, "env": env, "search": own.search, "env_args": _env_args(own), "preset": own.preset}
+    asked |= {"out": own.out, "overwrite": own.overwrite, "progress": not own.quiet}
+    return tune_command(asked, settings, own.json, own.plan)
+
+
+def _whole(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number from 0")
+    return int(text)
+
+
+TUNE_WORDS = (
+    *("trials", "metric", "direction", "scheduler", "sampler", "parallel", "report_every", "max_failed_trials"),
+    *("storage", "study", "population", "exploit_every"),
+)
+TUNE_HELP = """podium tune ALGO ENV --search NAME=RANGE [--search ...] [--SETTING VALUE ...]
+
+  NAME=RANGE              lr=log:1e-5:1e-2, gamma=0.9:0.999, epochs=int:1:20, minibatch=logint:16:512, clip=0.1,0.2,0.3,
+                          hidden=64,64|128,128, memory=none,lstm; lr=log:1e-5:1e-2->0 begins a schedule
+  --trials 30             how many in all
+  --metric return_mean    a figure of metrics.jsonl; env_steps with --stop-return R is how soon R is reached
+  --direction D           maximize or minimize; by default what suits the metric
+  --scheduler median      stops trials early: median, halving, hyperband, none; population trains a population instead
+  --sampler tpe           what to try next: tpe, random, grid, cmaes
+  --parallel N            trials at once; by default as many as keep the machine busy (engine ray), or 1 (local)
+  --report-every N        env steps between two looks at a trial; by default a twentieth of --steps
+  --max-failed-trials 5   more that fail end the search
+  --seeds 1-3             runs of each trial, whose mean counts
+  --storage URL|FILE      where trials are kept, to share the search; by default journal.log in the run folder
+  --study NAME            the search's name there; by default ALGO-ENV
+  --population 8, --exploit-every N   with --scheduler population: members, and env steps between exploits
+  --out DIR, --overwrite, --preset NAME, --env-arg K=V, --quiet, --json   as in train
+  --plan                  only say how many trials would run at once, and why
+
+All other flags are settings that every trial has: `podium train ALGO --help` lists them."""
+
+
 def _plan(words: list[str]) -> int:
     parser = Parser(prog="podium plan", add_help=False, allow_abbrev=False)
-    parser.add_argument("--preset", action=Once)
+    for name in ("--preset", "--config"):
+        parser.add_argument(name, action=Once)
     _add_env_args(parser)
     for name in ("--json", "--help", "-h"):
         parser.add_argument(name, action="store_true")
@@ -140,11 +202,11 @@ def _plan(words: list[str]) -> int:
 
     algo, env = _algo_env("plan", names)
     flags = [flag for action in parser._actions for flag in action.option_strings]
-    request = TrainRequest(algo, env, settings, _env_args(own), preset=own.preset, flags=flags)
+    request = TrainRequest(algo, env, settings, _env_args(own), preset=own.preset, flags=flags, config=own.config)
     return plan_command(request, own.json)
 
 
-PLAN_HELP = """podium plan ALGO ENV [--SETTING VALUE ...] [--preset NAME] [--env-arg K=V] [--json]
+PLAN_HELP = """podium plan ALGO ENV [--SETTING VALUE ...] [--preset NAME] [--config FILE] [--env-arg K=V] [--json]
 
 What `podium train` with the same settings would run: processes, cores, GPUs, memory, bytes on the way, the expected
 bottleneck and env steps per second from a measurement of a second or so, how it resumes, and the --workers and --envs
@@ -235,6 +297,7 @@ def _train_help(algo: str | None) -> str:
         "  --seeds 1-5        one run for each seed",
         "  --from DIR         start with the weights of another run (ALGO and ENV may then be left out)",
         "  --preset NAME      a named set of settings",
+        "  --config FILE      settings as JSON, under those that are given; ALGO and ENV may stand in it",
         "  --env-arg K=V      an argument of the env; may be repeated",
         "  --port P           with ENV external: where simulators connect; --host H, --token T, --wait SECONDS",
         "  --wandb PROJECT    log to Weights & Biases too",
@@ -252,17 +315,33 @@ def _train_help(algo: str | None) -> str:
 
 def _resume(words: list[str]) -> int:
     parser = Parser(
-        prog="podium resume", description="Go on with a run from its latest checkpoint.", allow_abbrev=False
+        prog="podium resume",
+        description="Go on with a run from its latest checkpoint, or a search.",
+        allow_abbrev=False,
     )
     parser.add_argument("dir", metavar="DIR")
+    parser.add_argument("--trials", type=_positive, help="of a search: a new number of trials in all")
+    parser.add_argument("--storage", help="of a search: its storage, where that needs a password")
     parser.add_argument("--steps", help="a new end of the run, in env steps")
     parser.add_argument("--wandb", metavar="PROJECT", help="go on logging to Weights & Biases")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     own = parser.parse_args(words)
-    from podium.runs import resume_command
+    from podium.runs import is_search, resume_command
 
+    if is_search(own.dir):
+        _refuse(own, "a search", "steps", "wandb")
+        from podium.tuning.command import resume_command as resume_search
+
+        return resume_search(own.dir, own.trials, own.storage, own.json, own.quiet)
+    _refuse(own, "a run", "trials", "storage")
     return resume_command(own)
+
+
+def _refuse(own: argparse.Namespace, what: str, *names: str) -> None:
+    for name in names:
+        if getattr(own, name) is not None:
+            raise UsageError(f"--{name} would not be read: {own.dir} holds {what}")
 
 
 def _evaluate(words: list[str]) -> int:
@@ -351,6 +430,7 @@ def _verify(words: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
+    "tune": _tune,
     "resume": _resume,
     "evaluate": _evaluate,
     "plan": _plan,

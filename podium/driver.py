@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from podium.algorithms.common.base import Algorithm, RunConfig, Setup
+from podium.algorithms.common.base import Algorithm, RunConfig
 from podium.core import checkpoint
 from podium.core.errors import PodiumError, TrainingError
-from podium.core.metrics import EpisodeWindow
-from podium.core.seeding import integer
 from podium.engine.start import start
 from podium.envs.check import check
-from podium.envs.make import EnvSpec, describe, held, spaces_of, traits_of
-from podium.evaluation.sample import Report
-from podium.optimizers import meter
+from podium.envs.make import EnvSpec, describe, held, traits_of
 from podium.optimizers.base import get_replay, set_replay
 from podium.planning.outside import check_outside
 from podium.planning.plan import check_at_once, check_memory, check_on_engine
@@ -29,6 +23,7 @@ from podium.run.folder import RunFolder
 from podium.run.progress import Progress
 from podium.run.signals import Interrupted, Signals
 from podium.run.tensorboard import TensorBoard
+from podium.training import Training, spaces_info
 
 KEEP_EVERY_S = 2.0
 """How old the state may become that is kept in memory, for a signal or an error in the middle of an iteration."""
@@ -38,28 +33,6 @@ TELL_EVERY_S = 0.5
 
 KEEP_SHARE = 50.0
 """Keeping it takes at most one part in so many of the time."""
-
-
-@dataclass
-class Counters:
-    """What a run counts; all of it comes from the data and is part of the checkpoint but where this process began."""
-
-    env_steps: int = 0
-    updates: int = 0
-    evaluations: int = 0
-    best_return: float | None = None
-    eval_return_mean: float | None = None
-    resumed_from: int | None = None
-    window: EpisodeWindow = field(default_factory=EpisodeWindow)
-
-    def get_state(self) -> dict[str, Any]:
-        state = {**vars(self), "window": self.window.get_state()}
-        del state["resumed_from"]
-        return state
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self.window.set_state(state["window"])
-        vars(self).update({name: value for name, value in state.items() if name != "window"})
 
 
 class Run:
@@ -79,9 +52,7 @@ class Run:
     ) -> None:
         self.algorithm, self.env, self.config, self.folder = algorithm, env, config, folder
         self.callbacks = list(callbacks)
-        self.counters = Counters()
         self._saved_at = -1
-        self._best: dict[str, Any] | None = None
         self._processes: list[dict[str, Any]] = []
         self._show_progress = show_progress
         check_at_once(config)
@@ -90,17 +61,17 @@ class Run:
             made.enter_context(held(env, algorithm.name))
             check(env, config.seed)
             traits = traits_of(env)
-            self.spaces, self._frames_per_step = traits[:2], traits.frames_per_step
+            self.spaces = traits[:2]
             check_memory(algorithm, env, config, self.spaces)
-            inner = replace(env, rescale_actions=False)
-            self._env_actions = spaces_of(inner)[1] if env.rescale_actions else self.spaces[1]
+            self._spaces_info = spaces_info(env, traits)
             self._signals = made.enter_context(Signals())
             with self._signals.at_once():
                 self.engine = start(config.engine, config.address)
                 made.callback(self.engine.close)
                 self.config = check_on_engine(algorithm, env, config, self.spaces)
-                self.optimizer = algorithm.build(self.config, Setup(self.engine, env, *self.spaces))
-                made.callback(self.optimizer.close)
+                self.training = Training(algorithm, env, self.config, self.engine, traits)
+                made.callback(self.training.close)
+            self.counters, self.optimizer = self.training.counters, self.training.optimizer
             self._made = made.pop_all()
 
     # --- the loop ---
@@ -144,11 +115,11 @@ class Run:
         """Iterate until there is a reason to stop; a run that was killed after its last iteration has one already."""
         before, keep_after = self._kept()
         tell_after = perf_counter()
-        stopped_by = self._stop_reason(None)
+        stopped_by = self.training.stop_reason()
         while stopped_by is None:
             try:
                 with signals.interruptible():
-                    row, stopped_by = self._iteration(perf_counter())
+                    row, stopped_by = self._iteration()
             except SystemExit as leaving:
                 self._fall_back(before)
                 raise RuntimeError(f"something called sys.exit({leaving.code!r})") from leaving
@@ -161,7 +132,7 @@ class Run:
             if signals.pending is not None:
                 self._save(restart=False)
                 raise Interrupted(signals.pending)
-            if stopped_by is None and self._crossed(self.config.checkpoint_every, row):
+            if stopped_by is None and self.training.crossed(self.config.checkpoint_every, row):
                 self._save(restart=True)
             if perf_counter() > keep_after:
                 before, keep_after = self._kept()
@@ -173,7 +144,7 @@ class Run:
     def _kept(self) -> tuple[dict[str, Any], float]:
         """The state now, and when it is to be taken anew: where many workers have to give theirs, less often."""
         began = perf_counter()
-        snapshot = self._snapshot(restart=False)
+        snapshot = self.training.get_state(restart=False)
         now = perf_counter()
         return snapshot, now + max(KEEP_EVERY_S, KEEP_SHARE * (now - began))
 
@@ -199,85 +170,21 @@ class Run:
             self.counters.set_state(before["counters"])
             self._write(before, replay_exact=False)
 
-    def _iteration(self, began: float) -> tuple[dict[str, Any], str | None]:
-        counters = self.counters
-        step = self.optimizer.step(min(counters.env_steps / self.config.steps, 1.0))
-        counters.env_steps += step.env_steps
-        counters.updates = self.optimizer.updates
-        counters.window.add([r for r, _ in step.episodes], [length for _, length in step.episodes])
-        row = self._row(step, perf_counter() - began)
-        if self._crossed(self.config.eval_every, row):
-            self._evaluate(row)
-        self._remember_best()
+    def _iteration(self) -> tuple[dict[str, Any], str | None]:
+        row = self.training.iterate()
+        if "eval_return_mean" in row:
+            for callback in self.callbacks:
+                callback.on_evaluation(self, row)
         self.folder.append_metrics(row)
-        self._tensorboard.write(row, counters.env_steps)
+        self._tensorboard.write(row, self.counters.env_steps)
         self._progress.update(row)
         asked = [callback.on_iteration(self, row) for callback in self.callbacks]
-        return row, self._stop_reason("callback" if any(asked) else None)
-
-    def _row(self, step: Report, seconds: float) -> dict[str, Any]:
-        counters, shares = self.counters, meter.shares(step, seconds, self.engine.apart)
-        return {
-            "env_steps": counters.env_steps,
-            "frames": counters.env_steps * self._frames_per_step,
-            "episodes": counters.window.episodes,
-            "updates": counters.updates,
-            "return_mean": counters.window.mean,
-            "length_mean": counters.window.length_mean,
-            "steps_per_s": step.env_steps / seconds,
-            "sampled_steps": step.env_steps,
-            **step.metrics.values(),
-            **{f"time_{name}_s": value for name, value in step.timers.items()},
-            **{f"share_{name}": value for name, value in shares.items()},
-            "limited_by": meter.limit(shares),
-        }
-
-    def _crossed(self, every: int | None, row: Mapping[str, Any]) -> bool:
-        """Whether this iteration passed a multiple of `every` env steps."""
-        steps = self.counters.env_steps
-        return every is not None and steps // every > (steps - row["sampled_steps"]) // every
-
-    def _goal(self) -> float | None:
-        """The return that stopping and `best` go by."""
-        if self.config.eval_every is not None:
-            return self.counters.eval_return_mean
-        return self.counters.window.mean if self.counters.window.full else None
-
-    def _stop_reason(self, asked: str | None) -> str | None:
-        goal, target = self._goal(), self.config.stop_return
-        if goal is not None and target is not None and goal >= target:
-            return "stop_return"
-        if self.counters.env_steps >= self.config.steps:
-            return "steps"
-        return asked
-
-    def _evaluate(self, row: dict[str, Any]) -> None:
-        seed = integer(self.config.seed, "eval", self.counters.evaluations)
-        self.counters.evaluations += 1
-        began = perf_counter()
-        call = self.optimizer.learner().call("evaluate", self.env, self.config.eval_episodes, seed)
-        played = self.engine.get(call)
-        self.counters.eval_return_mean = float(played.returns.mean())
-        row["eval_return_mean"] = self.counters.eval_return_mean
-        row["eval_return_std"] = float(played.returns.std())
-        row["time_eval_s"] = perf_counter() - began
-        for callback in self.callbacks:
-            callback.on_evaluation(self, row)
-
-    def _remember_best(self) -> None:
-        goal, best = self._goal(), self.counters.best_return
-        if goal is not None and (best is None or goal > best):
-            self.counters.best_return = goal
-            self._best = self.engine.get(self.optimizer.learner().call("policy_state"))
+        return row, self.training.stop_reason() or ("callback" if any(asked) else None)
 
     # --- checkpoints ---
 
-    def _snapshot(self, restart: bool) -> dict[str, Any]:
-        state = self.optimizer.get_state(restart)
-        return {"optimizer": state, "counters": copy.deepcopy(self.counters.get_state()), "best": self._best}
-
     def _save(self, restart: bool) -> None:
-        path = self._write(self._snapshot(restart))
+        path = self._write(self.training.get_state(restart))
         for callback in self.callbacks:
             callback.on_checkpoint(self, path)
 
@@ -292,9 +199,7 @@ class Run:
             "env_steps": counters["env_steps"],
             "exact": all(state is not None and state["exact"] for state in snapshot["optimizer"]["evaluators"])
             and (replay_exact or not replay),
-            "observation_space": self.spaces[0].to_json(),
-            "action_space": self.spaces[1].to_json(),
-            "env_action_space": self._env_actions.to_json(),
+            **self._spaces_info,
         }
         if snapshot["best"] is not None:
             best_info = {**info, "return": counters["best_return"]}
@@ -333,7 +238,7 @@ class Run:
             pieces = {name: part for name, part in parts.items() if name.startswith("replay-")}
             set_replay(self.engine, self.optimizer, parts["replay"], pieces)
         if self.counters.best_return is not None:
-            self._best = checkpoint.load(self.folder.checkpoints / "best")[0]["policy"]
+            self.training.best = checkpoint.load(self.folder.checkpoints / "best")[0]["policy"]
         self.folder.cut_metrics(self.counters.env_steps)
         return True
 
@@ -352,7 +257,7 @@ class Run:
             "optimizer": self.config.optimizer,
             "seed": self.config.seed,
             "env_steps": counters.env_steps,
-            "frames": counters.env_steps * self._frames_per_step,
+            "frames": self.training.frames,
             "episodes": counters.window.episodes,
             "updates": counters.updates,
             "return_mean": counters.window.mean,

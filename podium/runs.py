@@ -19,7 +19,8 @@ from podium.run.folder import RunFolder, default_path, to_json
 
 @dataclass
 class TrainRequest:
-    """What `podium train` was asked for; `flags` are those that are no settings of the algorithm."""
+    """What `podium train` was asked for; `flags` are those that are no settings of the algorithm,
+    `in_file` is what the file `config` has of them."""
 
     algo: str | None
     env: str | None
@@ -33,6 +34,8 @@ class TrainRequest:
     wandb: str | None = None
     quiet: bool = False
     flags: Sequence[str] = ()
+    config: str | None = None
+    in_file: dict[str, Any] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -56,24 +59,30 @@ def for_people() -> contextlib.AbstractContextManager[None]:
 
 def train_command(request: TrainRequest, as_json: bool) -> int:
     """Train once, or once for each seed into a folder of its own."""
+    if request.config is not None:
+        _read_config(request)
     if request.start_from is not None:
         _inherit(request)
     if request.algo is None or request.env is None:
         raise UsageError("expected `podium train ALGO ENV`, such as `podium train ppo CartPole-v1`")
     with json_alone() if as_json else for_people():
-        _load(request.algo)
-        _check_known(request)
+        load(request.algo)
+        _configure(request)
+        check_known(request.algo, request.settings, request.flags)
         runs = [_train_one(request, request.out, request.settings)] if request.seeds is None else _train_seeds(request)
     return _report(runs, as_json, many=request.seeds is not None)
 
 
 def plan_command(request: TrainRequest, as_json: bool) -> int:
     """Print what training would be."""
+    if request.config is not None:
+        _read_config(request)
     if request.algo is None or request.env is None:
         raise UsageError("expected `podium plan ALGO ENV`, such as `podium plan ppo CartPole-v1`")
     with json_alone() if as_json else for_people():
-        _load(request.algo)
-        _check_known(request)
+        load(request.algo)
+        _configure(request)
+        check_known(request.algo, request.settings, request.flags)
         from podium import api
         from podium.planning.page import lines
 
@@ -100,7 +109,7 @@ def _train_seeds(request: TrainRequest) -> list[dict[str, Any]]:
     return runs
 
 
-def _load(algo: str | None = None) -> None:
+def load(algo: str | None = None) -> None:
     """Import what a run needs, once it is known that there is such an algorithm."""
     from podium.run.signals import held_back
 
@@ -113,17 +122,50 @@ def _load(algo: str | None = None) -> None:
         import podium.policies.torch  # noqa: F401
 
 
-def _check_known(request: TrainRequest) -> None:
+def check_known(algo: str, settings: Mapping[str, Any], flags: Sequence[str]) -> None:
     """Refuse what is neither a setting of the algorithm nor a flag of the command, with the nearest of both."""
     from podium import algorithms
     from podium.core.config import flag
 
-    assert request.algo is not None
-    fields = dataclasses.fields(algorithms.get(request.algo).config)
+    fields = dataclasses.fields(algorithms.get(algo).config)
     known = [flag(field.name) for field in fields if not field.metadata["internal"]]
-    for name in map(flag, request.settings):
+    for name in map(flag, settings):
         if name not in known:
-            raise ConfigError(f"unknown setting {name}{did_you_mean(name, [*known, *request.flags])}")
+            raise ConfigError(f"unknown setting {name}{did_you_mean(name, [*known, *flags])}")
+
+
+def _read_config(request: TrainRequest) -> None:
+    """Take ALGO and ENV from the file where they were not given."""
+    assert request.config is not None
+    try:
+        found = json.loads(Path(request.config).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--config {request.config}: {error.strerror}") from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError(f"--config {request.config} is no JSON object of settings")
+    request.algo, request.env = request.algo or found.get("algo"), request.env or found.get("env")
+    request.in_file = {name: value for name, value in found.items() if name not in ("algo", "env", "from", "search")}
+
+
+def _configure(request: TrainRequest) -> None:
+    """Put the file's settings, checked as flags are, under those that are given."""
+    if not request.in_file:
+        return
+    from podium import algorithms
+
+    assert request.algo is not None
+    env_args = request.in_file.pop("env_args", {})
+    try:
+        check_known(request.algo, request.in_file, ())
+        algorithms.get(request.algo).configure(None, request.in_file)
+    except ConfigError as error:
+        raise ConfigError(f"--config {request.config}: {error}") from None
+    if request.seeds is not None:
+        request.in_file.pop("seed", None)
+    request.settings = {**request.in_file, **request.settings}
+    request.env_args = {**env_args, **request.env_args}
 
 
 def _inherit(request: TrainRequest) -> None:
@@ -202,9 +244,16 @@ def _report(runs: list[dict[str, Any]], as_json: bool, many: bool) -> int:
     return 0
 
 
+def is_search(folder: str) -> bool:
+    """Whether a folder holds a search, and not a single run."""
+    from podium.run import remote
+
+    return not remote.is_remote(folder) and "search" in RunFolder.open(folder).config
+
+
 def resume_command(own: argparse.Namespace) -> int:
     """Go on with a run; one that is finished says so."""
-    _load()
+    load()
     from podium import api
     from podium.run.callbacks import WandB
 
@@ -220,7 +269,7 @@ def resume_command(own: argparse.Namespace) -> int:
 
 def evaluate_command(own: argparse.Namespace) -> int:
     """Play with a run's policy and print what it got."""
-    _load()
+    load()
     from podium import api
 
     with json_alone() if own.json else for_people():

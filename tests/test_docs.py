@@ -23,6 +23,8 @@ from podium.bench.command import BENCHMARKS
 from podium.core.config import flag
 from podium.core.errors import UsageError
 from podium.envs.toys import TOYS
+from podium.tuning import command, request
+from podium.tuning.request import TuneRequest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
@@ -122,15 +124,21 @@ class Stopping(cli.Parser):
 def understand(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that raises what is wrong with a command line, and runs nothing."""
 
-    def stop(request: runs.TrainRequest, *_: Any) -> NoReturn:
-        if request.algo is not None and request.env is not None:
-            algorithm = algorithms.get(request.algo)
-            algorithm.configure(request.preset, request.settings)
+    def stop(train: runs.TrainRequest, *_: Any) -> NoReturn:
+        if train.algo is not None and train.env is not None:
+            algorithm = algorithms.get(train.algo)
+            algorithm.configure(train.preset, train.settings)
+        raise Parsed
+
+    def stop_search(asked: dict[str, Any], settings: dict[str, Any], *_: Any) -> NoReturn:
+        own = {name: asked[name] for name in asked.keys() & TuneRequest.__dataclass_fields__}
+        request.asked(asked["algo"], asked["env"], TuneRequest(**own), asked["preset"], settings)
         raise Parsed
 
     monkeypatch.setattr(cli, "Parser", Stopping)
     monkeypatch.setattr(runs, "train_command", stop)
     monkeypatch.setattr(runs, "plan_command", stop)
+    monkeypatch.setattr(command, "tune_command", stop_search)
 
     def check(line: str) -> None:
         _, *words = shlex.split(line)
@@ -202,6 +210,7 @@ def test_pages_show_commands() -> None:
         "podium train ppo CartPole-v1 --clipp 0.1",
         "podium train ppo CartPole-v1 --clip high",
         "podium train ppo CartPole-v1 --preset none-such",
+        "podium tune ppo CartPole-v1 --search clipp=0.1,0.2",
         "podium trian ppo CartPole-v1",
         "podium evaluate runs/a --episode 3",
         "podium bench sampling --round 3",
@@ -220,6 +229,7 @@ def test_every_flag_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         "train --help",
         "plan --help",
+        "tune --help",
         "resume x",
         "evaluate x",
         "serve x",
@@ -379,7 +389,7 @@ def test_examples_run_and_are_short(example: Path, tmp_path: Path) -> None:
     assert run_python(tmp_path, str(script)).strip()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/serving.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/serving.md", "docs/tuning.md"])
 def test_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
     """The blocks that are no file of their own, in order, with few steps."""
     bodies = [body for body in blocks(ROOT / page, "python") if not re.match(r"# \w+\.py\n", body)]
