@@ -23,7 +23,10 @@ MAY_LOAD_MUCH = {
     "engine/ray.py",
     *(
         f"policies/{name}.py"
-        for name in ("adam", "distributions", "networks", "q", "q_networks", "q_sequences", "torch", "values")
+        for name in (
+            *("acting", "actor_q", "actor_q_networks", "adam", "distributions", "groups", "networks"),
+            *("q", "q_networks", "q_sequences", "torch", "values"),
+        )
     ),
 }
 REGISTRY = re.compile(r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|anaconda\.org")

@@ -540,11 +540,11 @@ INSIDE = {
     "gpus": {"reserved", "used"},
     "memory": {
         "holders", "parameters_bytes", "optimizer_bytes", "sample_bytes", "samples_bytes", "queue_bytes", "replay_bytes",
-        "table_bytes", "processes_bytes", "total_bytes", "reserved_bytes",
+        "table_bytes", "shards", "processes_bytes", "total_bytes", "reserved_bytes",
     },
     "transport": {
         "samples_bytes_per_s", "weights_bytes_per_s", "gradients_bytes_per_s", "reduced_bytes_per_s",
-        "asked_bytes_per_s", "object_store_bytes_per_s",
+        "asked_bytes_per_s", "drawn_bytes_per_s", "object_store_bytes_per_s",
     },
     "prediction": {
         "env_steps_per_s", "iterations_per_s", "env_steps_per_iteration", "bottleneck", "env_s", "inference_s",
