@@ -101,22 +101,20 @@ def _sb3(algo: str, env: str, preset: str | None, steps: int, every: int, seed: 
                 returns, _ = evaluate_policy(self.model, evaluating, EPISODES, return_episode_rewards=True)
                 recent = [episode["r"] for episode in self.model.ep_info_buffer or ()]
                 trained = float(np.mean(recent)) if recent else None
-                wall = perf_counter() - began
-                rows.append(
-                    {
-                        "env_steps": self.num_timesteps,
-                        "return_mean": trained,
-                        "eval_return_mean": float(np.mean(returns)),
-                        "wall_s": wall,
-                    }
-                )
+                row = {
+                    "env_steps": self.num_timesteps,
+                    "return_mean": trained,
+                    "eval_return_mean": float(np.mean(returns)),
+                }
+                rows.append({**row, "wall_s": perf_counter() - began})
+                with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(to_json(rows[-1]) + "\n")
             return True
 
-    model = make_peer(algo, config, playing)
-    model.learn(steps, callback=Evaluate())
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "metrics.jsonl", "".join(to_json(row) + "\n" for row in rows))
+    (folder / "metrics.jsonl").unlink(missing_ok=True)
     write_atomically(folder / "config.json", to_json({"algo": f"sb3's {algo}", "env": env, "seed": seed}) + "\n")
+    make_peer(algo, config, playing).learn(steps, callback=Evaluate())
     write_atomically(folder / "result.json", to_json({"seed": seed, **rows[-1]}) + "\n")
 
 

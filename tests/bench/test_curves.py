@@ -43,7 +43,7 @@ def test_the_peer_gets_the_settings_of_the_run() -> None:
     config = algorithms.get("dqn").configure("minatar", {"seed": 3})
     model = make_peer("dqn", config, gymnasium.make("CartPole-v1"))
     assert model.learning_rate == 2.5e-4 and model.buffer_size == 100_000 and model.batch_size == 32
-    assert (model.train_freq.frequency, model.gradient_steps, model.target_update_interval) == (1, 1, 1000)
+    assert (model.train_freq.frequency, model.gradient_steps, model.target_update_interval) == (4, 1, 1000)
     assert (model.exploration_initial_eps, model.exploration_final_eps, model.exploration_fraction) == (1.0, 0.1, 0.1)
     assert [layer.out_features for layer in model.q_net.q_net if hasattr(layer, "out_features")] == [128, 2]
 
