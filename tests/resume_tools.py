@@ -48,9 +48,10 @@ CASES: dict[str, list[str]] = {
         "--eval-episodes 2 --prioritized --n-step 3 --noisy --normalize-obs",
         "replay workers": "dqn CartPole-v1 --steps 5000 --buffer 3000 --learning-starts 200 --train-every 8 --workers 2 "
         "--fragment 4 --envs 3 --frame-stack 3 --double",
-        "actor and critics": "sac Pendulum-v1 --steps 3000 --hidden 32,32 --learning-starts 200 --train-every 2 --batch 64 "
-        "--buffer 1500 --eval-every 1000 --eval-episodes 2 --n-step 3 --prioritized --normalize-obs --critic-dropout 0.1",
-        "delayed": "td3 Pendulum-v1 --steps 3000 --hidden 32,32 --learning-starts 200 --train-every 2 --batch 64 --noise ou",
+        "actor and critics": "sac Pendulum-v1 --steps 5000 --hidden 32,32 --learning-starts 200 --train-every 4 --batch 64 "
+        "--buffer 1500 --eval-every 2000 --eval-episodes 2 --n-step 3 --prioritized --normalize-obs --critic-dropout 0.1",
+        "delayed": "td3 Pendulum-v1 --steps 5000 --hidden 32,32 --learning-starts 200 --train-every 4 --batch 64 --noise-kind ou "
+        "--eval-every 2000 --eval-episodes 2",
         "stacked": f"ppo CartPole-v1 --steps 8000 {SMALL_PPO} --frame-stack 2",
     }.items()
 }

@@ -30,7 +30,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SOURCE = re.compile(r"(?<![\w/.-])(?:podium|tests|docs|examples|benchmarks)/[\w/.-]*\w\.(?:py|toml|md)\b")
-ALGORITHMS = ("ppo", "a2c", "pg", "a3c", "impala", "appo", "dqn")
+ALGORITHMS = ("ppo", "a2c", "pg", "a3c", "impala", "appo", "dqn", "sac", "td3", "ddpg")
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -300,7 +300,7 @@ def test_keys_of_the_run_folder_are_documented(algo: str, tmp_path: Path) -> Non
     words = [
         "train",
         algo,
-        "toy:match",
+        "toy:continuous" if algo in ("td3", "ddpg") else "toy:match",
         "--steps",
         "64",
         "--envs",
