@@ -50,9 +50,10 @@ CASES: dict[str, list[str]] = {
         "--fragment 4 --envs 3 --frame-stack 3 --double",
         "sequences": "r2d2 toy:cue --steps 5000 --buffer 1500 --learning-starts 200 --train-every 32 "
         "--batch 8 --sequence 12 --burn-in 4 --sequence-every 4 --eval-every 2000 --eval-episodes 2 --noisy",
-        "actor and critics": "sac Pendulum-v1 --steps 3000 --hidden 32,32 --learning-starts 200 --train-every 2 --batch 64 "
-        "--buffer 1500 --eval-every 1000 --eval-episodes 2 --n-step 3 --prioritized --normalize-obs --critic-dropout 0.1",
-        "delayed": "td3 Pendulum-v1 --steps 3000 --hidden 32,32 --learning-starts 200 --train-every 2 --batch 64 --noise ou",
+        "actor and critics": "sac Pendulum-v1 --steps 5000 --hidden 32,32 --learning-starts 200 --train-every 4 --batch 64 "
+        "--buffer 1500 --eval-every 2000 --eval-episodes 2 --n-step 3 --prioritized --normalize-obs --critic-dropout 0.1",
+        "delayed": "td3 Pendulum-v1 --steps 5000 --hidden 32,32 --learning-starts 200 --train-every 4 --batch 64 --noise-kind ou "
+        "--eval-every 2000 --eval-episodes 2",
         "es": "es CartPole-v1 --steps 9000 --population 16 --envs 8 --eval-every 3000 --eval-episodes 2 --sample-actions",
         "ars": "ars envpool:Pendulum-v1 --steps 14000 --directions 4 --top 2 --envs 4 --workers 2",
         "cem": "cem Pendulum-v1 --steps 40000 --population 16 --envs 8 --elites 4 --normalize-obs --workers 2",

@@ -328,7 +328,7 @@ def test_keys_of_the_run_folder_are_documented(algo: str, tmp_path: Path) -> Non
     words = [
         "train",
         algo,
-        "toy:match",
+        "toy:continuous" if algo in ("td3", "ddpg") else "toy:match",
         "--steps",
         "64",
         "--envs",

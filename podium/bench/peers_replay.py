@@ -71,7 +71,7 @@ def _noisy(config: Any, env: Any) -> dict[str, Any]:
     import numpy as np
     from stable_baselines3.common.noise import NormalActionNoise
 
-    _plain(config, "prioritized", "layer_norm", n_step=1, max_grad_norm=None, critic_dropout=0.0, noise="gaussian")
+    _plain(config, "prioritized", "layer_norm", n_step=1, max_grad_norm=None, critic_dropout=0.0, noise_kind="gaussian")
     size = env.action_space.shape
     noise = NormalActionNoise(np.zeros(size), np.full(size, _number(config, "action_noise")))
     return {"tau": _number(config, "tau"), "action_noise": noise, "policy_kwargs": _networks(config)}

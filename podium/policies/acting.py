@@ -201,4 +201,4 @@ def stochastic(algorithm: str, space: Leaf, device: torch.device) -> Squashed | 
 def deterministic(algorithm: str, config: Any, space: Leaf, device: torch.device) -> Point:
     """Of an algorithm whose actor says the action."""
     instead = "dqn and sac take Discrete actions" if isinstance(space, Discrete) else "ppo, a2c and pg take those"
-    return Point(bounded(algorithm, space, instead), device, config.noise == "ou")
+    return Point(bounded(algorithm, space, instead), device, config.noise_kind == "ou")

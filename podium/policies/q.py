@@ -195,7 +195,8 @@ def discrete(space: Leaf) -> int:
     """How many actions there are; any other kind of space is refused."""
     if not isinstance(space, Discrete):
         raise UsageError(
-            f"a value for each action needs Discrete actions, and this env has {space}: ppo, a2c, pg, impala and appo take those"
+            f"a value for each action needs Discrete actions, and this env has {space}: ppo, a2c, pg, impala and appo take "
+            "those, and sac, td3 and ddpg a Box"
         )
     return space.n
 

@@ -153,7 +153,7 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "sac, droq": ("sac", {**AUTO, "layer_norm": True, "critic_dropout": 0.01, "normalize_obs": True}),
     "td3": ("td3", {}),
     "ddpg": ("ddpg", {}),
-    "ddpg, wandering": ("ddpg", {"noise": "ou", "rescale_actions": True}),
+    "ddpg, wandering": ("ddpg", {"noise_kind": "ou", "rescale_actions": True}),
 }
 
 
@@ -212,7 +212,7 @@ def test_nothing_is_shared_by_alias() -> None:
     """Through a strict engine every argument and result is pickled, as on a cluster; the weights are the same."""
     found = []
     for strict in (False, True):
-        settings = {**SMALL, "workers": 2, "envs": 4, "learning_starts": 32, "noise": "ou"}
+        settings = {**SMALL, "workers": 2, "envs": 4, "learning_starts": 32, "noise_kind": "ou"}
         optimizer: Any = build(algorithms.get("td3"), "toy:continuous", strict, **settings)
         for i in range(12):
             optimizer.step(i / 12)

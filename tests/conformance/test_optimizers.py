@@ -29,7 +29,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"learning_starts": 0, "train_every": 16, "batch": 8, "sequence": 12, "burn_in": 4, "sequence_every": 4},
     ),
     "sync_replay, an actor": ("sac", {"learning_starts": 64, "train_every": 16, "batch": 32, "layer_norm": True}),
+    "sync_replay, delayed": ("td3", {"learning_starts": 64, "train_every": 16, "batch": 32, "noise_kind": "ou"}),
 }
+ENVS = {"sync_replay, delayed": EnvSpec("Pendulum-v1", {}, time_limit=20)}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def outcome(engine: Engine, case: str, seed: int = 3) -> tuple[list[np.ndarray],
     name, settings = CASES[case]
     algorithm = algorithms.get(name)
     config = algorithm.configure(None, {**TINY, "optimizer": case.split(",")[0], **settings, "seed": seed})
-    spec = EnvSpec("CartPole-v1", {})
+    spec = ENVS.get(case, EnvSpec("CartPole-v1", {}))
     optimizer = algorithm.build(config, Setup(engine, spec, *spaces_of(spec)))
     weights, counted = [], []
     for step in range(STEPS):

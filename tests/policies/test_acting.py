@@ -135,7 +135,7 @@ def test_wandering_noise_keeps_what_was_less_a_share() -> None:
 )
 def test_what_does_not_fit_is_refused_with_what_does(space: object, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        deterministic("td3", SimpleNamespace(noise="gaussian"), space, CPU)  # type: ignore[arg-type]
+        deterministic("td3", SimpleNamespace(noise_kind="gaussian"), space, CPU)  # type: ignore[arg-type]
 
 
 def test_sac_takes_choices_and_bounded_numbers() -> None:

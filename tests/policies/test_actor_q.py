@@ -25,7 +25,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "sac, filtered, dropout and norm": ("sac", {"critic_dropout": 0.1, "layer_norm": True, "normalize_obs": True}),
     "sac, fixed weight": ("sac", {"entropy": "0.2->0.1", "actor_lr": 3e-3, "max_grad_norm": 0.5}),
     "td3": ("td3", {}),
-    "ddpg": ("ddpg", {"noise": "ou"}),
+    "ddpg": ("ddpg", {"noise_kind": "ou"}),
 }
 
 

@@ -48,10 +48,15 @@ class PointConfig(ActorQConfig):
     """Settings of those whose actor says one action, to which exploring adds noise."""
 
     lr: float | Schedule = setting(1e-3, "Adam's step size", low=0, high=10)
-    noise: Literal["gaussian", "ou"] = setting("gaussian", "exploration noise: new at each step, or wandering")
+    noise_kind: Literal["gaussian", "ou"] = setting("gaussian", "exploration noise: new at each step, or wandering")
     action_noise: float | Schedule = setting(0.1, "its standard deviation, in half widths of the bounds", low=0)
     ou_theta: float = setting(
-        0.15, "share by which wandering noise is drawn back", unit="per step", above=0, high=1, only=("noise", ("ou",))
+        0.15,
+        "share by which wandering noise is drawn back",
+        unit="per step",
+        above=0,
+        high=1,
+        only=("noise_kind", ("ou",)),
     )
 
 
