@@ -33,7 +33,7 @@ from podium.envs.make import EnvSpec, spaces_of
 from podium.optimizers.async_replay import AsyncReplay
 
 ENV = "CartPole-v1"
-POLICY: dict[str, Any] = {"double": True, "dueling": True, "prioritized": True, "n_step": 3}
+POLICY = ("double", "dueling", "prioritized", "n_step", "hidden")
 """What makes DQN learn as Ape-X does."""
 
 FRAGMENT = 32
@@ -57,9 +57,11 @@ def run(report: Report, workers: Sequence[int], ms: float, rounds: int, seconds:
 
 def _training(rounds: int, seconds: float) -> list[Measured]:
     """Env steps per second, and updates per env step, of runs with their folders, logs and checkpoints, in alternation."""
+    defaults = algorithms.get("apex").configure(None, {})
+    parts = {name: getattr(defaults, name) for name in POLICY}
     contenders: dict[str, Callable[[], tuple[float, float]]] = {
         "podium": partial(_trained, "apex", seconds, engine="ray", workers=2),
-        "dqn on local, the same parts": partial(_trained, "dqn", seconds, **POLICY),
+        "dqn on local, the same parts": partial(_trained, "dqn", seconds, **parts),
         "dqn on local": partial(_trained, "dqn", seconds),
     }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
