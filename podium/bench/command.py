@@ -163,7 +163,9 @@ def _apex(words: Words, parser_class: type[argparse.ArgumentParser]) -> int:
     parser = _parser("apex", what, parser_class, rounds=3, seconds=8)
     default = "2,64"
     parser.add_argument("--workers", type=_counts, default=_counts(default), metavar="N,N", help=f"how many; {default}")
-    parser.add_argument("--ms", type=_milliseconds, default=50.0, metavar="MS", help="a step of the env takes this; 50")
+    parser.add_argument(
+        "--ms", type=_milliseconds, default=200.0, metavar="MS", help="a step of the env takes this; 200"
+    )
     own = parser.parse_args(words[1:])
     from podium.bench import apex
     from podium.bench.report import Report, check_out, publish
