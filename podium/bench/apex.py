@@ -24,6 +24,7 @@ from podium.algorithms.dqn import make_policy
 from podium.bench.learning import ENDLESS, Clock
 from podium.bench.measure import THREADS, rate
 from podium.bench.report import Measured, Report, Target
+from podium.bench.scaling import CORES_FULL, SHARE_OF_MEMORY
 from podium.bench.usage import available_bytes, busy, cpu_share, own_bytes, there
 from podium.core.errors import UsageError
 from podium.engine.base import Handle
@@ -36,9 +37,8 @@ ENV = "CartPole-v1"
 POLICY = ("double", "dueling", "prioritized", "n_step", "hidden")
 """What makes DQN learn as Ape-X does."""
 
-FRAGMENT = 32
+FRAGMENT = 8
 LEAST_UPDATES, LEAST_RATE = 0.9, 0.9
-SHARE_OF_MEMORY = 0.8
 
 
 def run(report: Report, workers: Sequence[int], ms: float, rounds: int, seconds: float) -> None:
@@ -150,11 +150,16 @@ def _learner(
         optimizer.shards.close()
     fewest = median(rates[min(rates)])
     case = f"apex: its learner, beside workers whose env takes {ms:g} ms a step"
+    full = {count: median(found) >= CORES_FULL for count, found in shares.items()}
+    for count in (count for count in counts if full[count]):
+        report.note(
+            f"{case}: {count} workers are not judged, the machine's cores were {median(shares[count]):.0%} busy"
+        )
     return [
         Measured(
             case,
             {"podium": found, "fewest workers": [fewest] * len(found)},
-            (Target("fewest workers", LEAST_RATE),) if count > min(rates) else (),
+            (Target("fewest workers", LEAST_RATE),) if count > min(rates) and not full[count] else (),
             "updates/s",
             point={"axis": "workers", "x": count, "cpu": median(shares[count])},
         )

@@ -129,7 +129,7 @@ BENCHMARKS = {
         "Ape-X on Ray beside DQN in one process, and its learner's rate against workers whose env sleeps.",
         {
             "workers": Flag(_counts, _counts("2,64"), "N,N", "how many; 2,64"),
-            "ms": Flag(_milliseconds, 50.0, "MS", "a step of the env takes this; 50"),
+            "ms": Flag(_milliseconds, 200.0, "MS", "a step of the env takes this; 200"),
         },
         rounds=3,
         seconds=8,

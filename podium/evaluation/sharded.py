@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,9 +16,6 @@ from podium.evaluation.sample import ONLY, Report
 from podium.policies.base import Prioritizing, Sgd, Weights
 from podium.replay.base import ERROR, Drawn, Replay
 from podium.replay.uniform import UniformReplay
-
-
-NICE = 10
 
 
 @dataclass(frozen=True)
@@ -50,14 +46,9 @@ class Handed:
 
 class Player(Evaluator):
     """An evaluator that says with its experience how wrong its policy is about the transitions which that completes, if it
-    has somewhere to keep its latest rows and its policy can tell. In a process of its own it gives way to the learner where
-    both want the same core."""
+    has somewhere to keep its latest rows and its policy can tell."""
 
-    def __init__(
-        self, *args: Any, make_recent: Callable[[], UniformReplay] | None, gives_way: bool, **kwargs: Any
-    ) -> None:
-        if gives_way:
-            os.nice(NICE)
+    def __init__(self, *args: Any, make_recent: Callable[[], UniformReplay] | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._recent = make_recent() if make_recent is not None else None
 

@@ -92,7 +92,7 @@ class Parts:
 
     def player(self, index: int, replaced: int) -> Handle:
         """A worker that works out priorities."""
-        return self.worker(index, replaced, partial(Player, make_recent=self.recent, gives_way=self.setup.engine.apart))
+        return self.worker(index, replaced, partial(Player, make_recent=self.recent))
 
     def rank(self, index: int, replaced: int) -> Handle:
         """An evaluator that plays and learns."""
