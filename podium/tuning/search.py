@@ -133,6 +133,8 @@ class Search:
         so_far = goal.on_the_way(figures)
         stop = so_far is not None and self.book.report(running.trial, running.target, so_far)
         spent = {"env_steps": int(figures["env_steps"]), "wall_s": round(figures["wall_s"], 3)}
+        if goal.spends and so_far is not None:
+            spent["return"] = -so_far
         shown = {} if goal.spends else {"value": so_far}
         if value is not None:
             self._tell(running, "complete", value=value, **spent)
@@ -201,6 +203,7 @@ def open_book(asked: Asked, folder: RunFolder) -> Book:
         check_own(own)
     return Book(
         asked.request.storage or str(own),
+        asked.request.storage is None,
         asked.study,
         asked.space,
         asked.facts(),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.util.placement_group import placement_group_table
 
 from podium.core.errors import UsageError
 from podium.engine.ray import RayEngine
@@ -36,7 +37,7 @@ def in_order(folder: Path) -> list[dict[str, Any]]:
 
 def test_trials_side_by_side_come_to_what_they_come_to_one_by_one(cluster: RayEngine, tmp_path: Path) -> None:
     here = tune(tmp_path / "local", workers=1)
-    there = tune(tmp_path / "ray", workers=1, engine="ray", parallel=2)
+    there = tune(tmp_path / "ray", workers=1, engine="ray", parallel=2, cpus_per_worker=1.0)
     assert here["at_once"]["value"] == 1 and there["at_once"] == {
         "value": 2,
         "reason": "as --parallel says",
@@ -44,6 +45,8 @@ def test_trials_side_by_side_come_to_what_they_come_to_one_by_one(cluster: RayEn
         "memory_bytes": None,
     }
     assert in_order(there.folder) == in_order(here.folder)
+    reserved = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
+    assert reserved == [], "what a trial's workers reserved is given back"
 
 
 def test_a_trial_whose_process_dies_fails_alone(
