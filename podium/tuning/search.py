@@ -57,6 +57,7 @@ class Search:
             while self._start_more() or self._running or self._is_more():
                 self.stage.check_signals()
                 self.book.is_seen()
+                self.stage.tell(self.folder)
                 if self._running:
                     self._look()
         finally:
@@ -86,7 +87,6 @@ class Search:
                 with self.stage.signals.at_once():
                     self.ledger.begin(trial.number, trial.params)
                     running.spawned = self.stage.spawn(trial.number, trial.params)
-                self.folder.write_processes(self.stage.engine.processes())
                 self._go_on(running)
             except Exception as error:
                 self._failed(running, error)
@@ -108,6 +108,8 @@ class Search:
             try:
                 with self.stage.signals.at_once():
                     news: Advanced = self.stage.engine.get(ref)
+                assert running.spawned is not None
+                running.spawned.processes = news.processes
                 value = self._value(running, news)
             except UnknownMetric as error:
                 self._tell(running, "failed", cause=str(error))
