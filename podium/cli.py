@@ -430,8 +430,8 @@ def _verify(words: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
-    "tune": _tune,
     "resume": _resume,
+    "tune": _tune,
     "evaluate": _evaluate,
     "plan": _plan,
     "serve": _serve,

@@ -62,7 +62,8 @@ class Board:
         names = list(dict.fromkeys(name for row in self._rows.values() for name in row["params"]))
         over = [row for row in self._rows.values() if row["state"] != "running"]
         table = Table(title=f"{self._title}: {len(over)} of {self._trials} trials", title_justify="left")
-        for name in ("trial", *names, self._goal.metric, "env steps", "state"):
+        soon = ("return",) if self._goal.spends else ()
+        for name in ("trial", *names, self._goal.metric, *soon, "env steps", "state"):
             table.add_column(name, justify="left" if name == "state" else "right", overflow="fold")
         rows = sorted(self._rows.values(), key=self._rank)
         for row in rows[:MOST_ROWS]:
@@ -70,6 +71,7 @@ class Board:
                 str(row["number"]),
                 *(show(row["params"].get(name)) for name in names),
                 show(row.get("value")),
+                *(show(row.get(name)) for name in soon),
                 human(row.get("env_steps") or 0),
                 row["state"] + (f": {row['cause']}" if row.get("cause") else ""),
             )

@@ -36,6 +36,7 @@ class Book:
     def __init__(
         self,
         where: str,
+        alone: bool,
         name: str,
         space: Space,
         facts: Mapping[str, Any],
@@ -43,7 +44,7 @@ class Book:
         sampler: Any,
         pruner: Any,
     ) -> None:
-        self.space, self._where, self._me = space, where, owner_name()
+        self.space, self._alone, self._me = space, alone, owner_name()
         self._seen = 0.0
         storage = open_storage(where)
         written = json.dumps(facts, sort_keys=True)
@@ -117,7 +118,8 @@ class Book:
         owner = trial.user_attrs.get("owner")
         if owner is None:  # somebody is about to write it, or was killed right there
             began = trial.datetime_start
-            return None if began is not None and time.time() - began.timestamp() < UNOWNED_S else False
+            recent = began is not None and time.time() - began.timestamp() < UNOWNED_S
+            return None if recent and not self._alone else False
         found = runs(owner)
         if found is not None:
             return found

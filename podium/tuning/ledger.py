@@ -51,7 +51,7 @@ class Ledger:
     def _record(self, trial: FrozenTrial) -> Record:
         notes = trial.user_attrs
         state = "missed" if notes.get("missed") else STATES[trial.state]
-        known: Record = {name: notes[name] for name in ("env_steps", "wall_s", "cause") if name in notes}
+        known: Record = {name: notes[name] for name in ("env_steps", "wall_s", "return", "cause") if name in notes}
         params = self.asked.space.settings(trial.params) if trial.params else {}
         value = trial.value if state == "complete" else notes.get("value")
         record: Record = {"number": trial.number, "params": params, "value": value, "state": state}

@@ -68,7 +68,7 @@ class Members:
             self._note_descents(
                 0, [Descent(0, i, None, None, None, None, p) for i, p in enumerate(self.population.params)]
             )
-        self.folder.write_processes(self.stage.engine.processes())
+        self.stage.tell(self.folder)
         steps = self.asked.config.steps
         while done < steps:
             self.stage.check_signals()
@@ -76,6 +76,7 @@ class Members:
             with self.stage.signals.at_once():
                 news = self.population.advance(done)
             self._note(news)
+            self.stage.tell(self.folder)
             if done < steps:
                 with self.stage.signals.at_once():
                     descents = self.population.evolve()
@@ -93,6 +94,7 @@ class Members:
             self.asked.goal.check(advanced.figures)
             self.ledger.write_rows(index, advanced.rows)
             self._figures[index] = advanced.figures
+            self._spawned[index].processes = advanced.processes
             value = self.asked.goal.on_the_way(advanced.figures)
             self.board.update(index, params, "running", value=value, env_steps=int(advanced.figures["env_steps"]))
 

@@ -57,6 +57,7 @@ class Search:
             while self._start_more() or self._running or self._is_more():
                 self.stage.check_signals()
                 self.book.is_seen()
+                self.stage.tell(self.folder)
                 if self._running:
                     self._look()
         finally:
@@ -86,7 +87,6 @@ class Search:
                 with self.stage.signals.at_once():
                     self.ledger.begin(trial.number, trial.params)
                     running.spawned = self.stage.spawn(trial.number, trial.params)
-                self.folder.write_processes(self.stage.engine.processes())
                 self._go_on(running)
             except Exception as error:
                 self._failed(running, error)
@@ -108,6 +108,8 @@ class Search:
             try:
                 with self.stage.signals.at_once():
                     news: Advanced = self.stage.engine.get(ref)
+                assert running.spawned is not None
+                running.spawned.processes = news.processes
                 value = self._value(running, news)
             except UnknownMetric as error:
                 self._tell(running, "failed", cause=str(error))
@@ -133,6 +135,8 @@ class Search:
         so_far = goal.on_the_way(figures)
         stop = so_far is not None and self.book.report(running.trial, running.target, so_far)
         spent = {"env_steps": int(figures["env_steps"]), "wall_s": round(figures["wall_s"], 3)}
+        if goal.spends and so_far is not None:
+            spent["return"] = -so_far
         shown = {} if goal.spends else {"value": so_far}
         if value is not None:
             self._tell(running, "complete", value=value, **spent)
@@ -201,6 +205,7 @@ def open_book(asked: Asked, folder: RunFolder) -> Book:
         check_own(own)
     return Book(
         asked.request.storage or str(own),
+        asked.request.storage is None,
         asked.study,
         asked.space,
         asked.facts(),

@@ -25,6 +25,8 @@ FORMS = (
 FACTORS = (0.8, 1.25)
 """What exploring multiplies a number by (Jaderberg et al., 2017, section 4)."""
 
+FIGURES = 6
+
 Value = float | int | str | bool | None
 
 
@@ -46,8 +48,9 @@ class Dimension:
         return self.choices or (self.low, self.high)
 
     def setting(self, value: Value) -> Value:
-        """A value as the setting takes it."""
-        return f"{value!r}{self.then}" if self.then else value
+        """A value as the setting takes it: numbers of a range with as many figures as anybody would type."""
+        typed = value if self.choices or not isinstance(value, float) else self._within(value)
+        return f"{typed!r}{self.then}" if self.then else typed
 
     def grid(self) -> tuple[Value, ...]:
         """Every value, where they can be counted."""
@@ -82,6 +85,7 @@ class Dimension:
         return self.draw(rng) if value == 0 else moved
 
     def _within(self, number: float) -> float | int:
+        number = number if self.whole else float(f"{number:.{FIGURES}g}")
         number = min(max(number, self.low), self.high)
         return round(number) if self.whole else number
 

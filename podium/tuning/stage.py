@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +15,7 @@ from podium.envs.make import traits_of
 from podium.planning import layout
 from podium.planning.outside import refuse_outside
 from podium.planning.plan import check_at_once, check_memory, check_on_engine
+from podium.run.folder import RunFolder
 from podium.run.signals import Interrupted, Signals
 from podium.tuning.capacity import AtOnce, at_once, reserved
 from podium.tuning.request import Asked
@@ -29,6 +30,7 @@ class Spawned:
 
     handle: Handle
     child: Engine
+    processes: Sequence[dict[str, Any]] = ()
 
 
 class Stage:
@@ -41,6 +43,7 @@ class Stage:
         self.traits = traits_of(asked.env)
         check_memory(asked.algorithm, asked.env, asked.config, self.traits[:2])
         self._spawned: list[Spawned] = []
+        self._told: list[dict[str, Any]] = []
         with ExitStack() as made:
             self.signals = made.enter_context(Signals())
             with self.signals.at_once():
@@ -86,6 +89,14 @@ class Stage:
             self.engine.kill(spawned.handle)
         with contextlib.suppress(Exception):
             spawned.child.close()
+
+    def tell(self, folder: RunFolder) -> None:
+        """Say in processes.json what runs now, where that has changed; each process once, whoever names it."""
+        nested = [process for spawned in self._spawned for process in spawned.processes]
+        now = list({process["pid"]: process for process in [*nested, *self.engine.processes()]}.values())
+        if now != self._told:
+            folder.write_processes(now)
+            self._told = now
 
     def check_signals(self) -> None:
         """For where nothing is under way that could be given up."""

@@ -11,8 +11,11 @@ from typing import Any
 
 import optuna
 from optuna.storages.journal import JournalFileBackend
+from sqlalchemy.exc import DBAPIError
 
 from podium.core.errors import PodiumError, UsageError
+
+ATTEMPTS, AGAIN_S = 4, 0.5
 
 LOCK_S = 60.0
 """How long a journal's lock is waited for; whoever has it writes a line."""
@@ -68,10 +71,14 @@ def open_storage(where: str) -> Any:
 
 
 def _database(url: str) -> Any:
-    try:
-        return optuna.storages.get_storage(url)
-    except Exception as error:  # of a driver, each with its own kind
-        raise UsageError(f"--storage {shown(url)}: {' '.join(str(error).split())[:300]}") from None
+    """Two controllers that make its tables at the same moment are in each other's way: the slower one tries again."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return optuna.storages.get_storage(url)
+        except Exception as error:  # of a driver, each with its own kind
+            if not isinstance(error, DBAPIError) or attempt + 1 == ATTEMPTS:
+                raise UsageError(f"--storage {shown(url)}: {' '.join(str(error).split())[:300]}") from None
+            time.sleep(AGAIN_S)
 
 
 def _journal(path: Path) -> Any:

@@ -22,12 +22,13 @@ Configs = Callable[[Mapping[str, Value]], Sequence[RunConfig]]
 @dataclass(frozen=True)
 class Advanced:
     """What came of going on: the new rows of each run, the figures as they stand, and whether all runs are over; `reached`
-    says whether all of them ended by reaching their return."""
+    says whether all of them ended by reaching their return. `processes` are those that the runs have beside the trial's."""
 
     rows: Sequence[Sequence[Mapping[str, Any]]]
     figures: dict[str, Any]
     over: bool
     reached: bool
+    processes: Sequence[dict[str, Any]]
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Trial:
         rows = [run.advance(env_steps) for run in self._runs]
         ends = [run.stopped_by for run in self._runs]
         figures = mean_figures([run.figures for run in self._runs])
-        return Advanced(rows, figures, None not in ends, all(end == "stop_return" for end in ends))
+        return Advanced(rows, figures, None not in ends, all(end == "stop_return" for end in ends), self.processes())
 
     def policy(self) -> State:
         """The policy of the best return of the first run, or as it stands where there was none yet."""

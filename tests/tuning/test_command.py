@@ -65,7 +65,6 @@ def test_the_plan_makes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         (["--trials", "0"], "--trials is 0, expected at least 1"),
         (["--search", "lr=1:2"], "--search lr is given twice"),
         (["--preset", "none-such"], "ppo has no preset 'none-such'"),
-        (["--port", "5000"], "port"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.util.placement_group import placement_group_table
 
 from podium.core.errors import UsageError
 from podium.engine.ray import RayEngine
+from podium.run.folder import RunFolder
 from podium.tuning import command, search
 from tests.tuning.tools import SEARCH, SMALL, lines, without_time
 
@@ -34,9 +36,13 @@ def in_order(folder: Path) -> list[dict[str, Any]]:
     return sorted(map(without_time, lines(folder)), key=lambda record: record["number"])
 
 
-def test_trials_side_by_side_come_to_what_they_come_to_one_by_one(cluster: RayEngine, tmp_path: Path) -> None:
+def test_trials_side_by_side_come_to_what_they_come_to_one_by_one(
+    cluster: RayEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, write = list[dict[str, Any]](), RunFolder.write_processes
+    monkeypatch.setattr(RunFolder, "write_processes", lambda self, found: (written.extend(found), write(self, found)))
     here = tune(tmp_path / "local", workers=1)
-    there = tune(tmp_path / "ray", workers=1, engine="ray", parallel=2)
+    there = tune(tmp_path / "ray", workers=1, engine="ray", parallel=2, cpus_per_worker=1.0)
     assert here["at_once"]["value"] == 1 and there["at_once"] == {
         "value": 2,
         "reason": "as --parallel says",
@@ -44,6 +50,11 @@ def test_trials_side_by_side_come_to_what_they_come_to_one_by_one(cluster: RayEn
         "memory_bytes": None,
     }
     assert in_order(there.folder) == in_order(here.folder)
+    roles = {process["role"] for process in written if process["pid"] != os.getpid()}
+    assert {"trial", "learner", "worker"} <= roles, "also those that trials have made"
+    assert lines(there.folder, "processes.json") == [[]]
+    reserved = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
+    assert reserved == [], "what a trial's workers reserved is given back"
 
 
 def test_a_trial_whose_process_dies_fails_alone(

@@ -64,6 +64,9 @@ def test_choices(text: str, choices: tuple[Any, ...]) -> None:
 def test_a_number_may_begin_a_schedule() -> None:
     found = one("lr=log:1e-4:1e-2->0")
     assert (found.low, found.high) == (1e-4, 1e-2) and found.setting(0.003) == "0.003->0"
+    assert (
+        found.setting(0.0012345678912) == "0.00123457->0" and one("gamma=0.9:0.99999").setting(0.99998765) == 0.999988
+    )
     assert str(algorithms.get("ppo").configure(None, {"lr": found.setting(0.003)}).lr) == "0.003->0"
 
 
@@ -111,8 +114,8 @@ def test_exploring_goes_a_step_and_stays_inside() -> None:
     def seen(text: str, value: Any) -> set[Any]:
         return {one(text).explore(value, rng) for _ in range(50)}
 
-    assert seen("lr=log:1e-5:1e-2", 1e-3) == {1e-3 * 0.8, 1e-3 * 1.25}
-    assert seen("lr=log:1e-5:1e-2", 1e-2) == {1e-2 * 0.8, 1e-2}
+    assert seen("lr=log:1e-5:1e-2", 1e-3) == {8e-4, 1.25e-3}
+    assert seen("lr=log:1e-5:1e-2", 1e-2) == {8e-3, 1e-2}
     assert seen("epochs=int:1:8", 2) == {1, 2, 3} - {2}, "2 * 1.25 and 2 * 0.8 are 2 again, and a step is one"
     assert seen("epochs=int:1:100", 10) == {8, 12}
     assert seen("clip=0.1,0.2,0.3", 0.2) == {0.1, 0.3} and seen("clip=0.1,0.2,0.3", 0.3) == {0.2, 0.3}
