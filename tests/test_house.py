@@ -21,7 +21,8 @@ PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "shelve", "mar
 MAY_PICKLE = ("engine/", "envs/processes.py")
 MAY_LOAD_MUCH = {
     "engine/ray.py",
-    *(f"policies/{name}.py" for name in ("adam", "distributions", "networks", "q", "q_networks", "torch", "values")),
+    *(f"policies/{name}.py" for name in ("adam", "distributions", "groups", "networks", "torch")),
+    *(f"policies/{name}.py" for name in ("q", "q_networks", "values", "acting", "actor_q", "actor_q_networks")),
 }
 REGISTRY = re.compile(r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|anaconda\.org")
 MACHINE_PATH = re.compile(r"(?<![\w.}~/-])/(?:work|home|root|opt|mnt|Users)/\w|file:/{3}")
