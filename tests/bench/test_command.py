@@ -69,6 +69,17 @@ def test_learning_prints_json_alone_and_measures_every_contender(capsys: pytest.
     ]
 
 
+@pytest.mark.parametrize("algo", ["sac", "td3"])
+def test_learning_from_a_replay_measures_updates_of_every_contender(
+    algo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "learning", "--algo", algo, "--rounds", "1", "--seconds", "0.1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert contenders(report, f"{algo} HalfCheetah-v5, batch 256, 256x256") == ["podium", "bare", "sb3"]
+    assert all(min(row["runs"]) > 0 for row in report["rows"])
+    assert [(t["what"], t["target"]) for t in report["targets"]] == [("podium / bare", 0.9), ("podium / sb3", 1.3)]
+
+
 def test_the_pinned_sampling_cases_and_their_targets() -> None:
     first, second, third = sampling.cases(None, None)
     assert (first.env, first.envs, first.targets) == ("CartPole-v1", 64, (Target("bare", 0.8),))
