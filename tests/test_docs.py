@@ -266,33 +266,57 @@ def test_every_target_of_make_exists() -> None:
     assert {"demo", "test"} <= named <= set(targets)
 
 
-@pytest.mark.parametrize("place", range(len(ALGORITHMS)), ids=ALGORITHMS)
-def test_settings_and_their_defaults_are_documented(place: int) -> None:
-    algorithm = algorithms.get(ALGORITHMS[place])
+GROUPS = {
+    "on-policy": {"ppo", "a2c", "pg", "a3c", "impala", "appo"},
+    "values": {"dqn", "apex", "r2d2"},
+    "actors": {"sac", "td3", "ddpg"},
+    "searches": {"es", "ars", "cem"},
+    "all": set(ALGORITHMS),
+}
+"""What docs/settings.md calls several algorithms."""
+
+
+def named(words: str) -> set[str]:
+    """The algorithms that a cell names, by groups or one by one."""
+    return set().union(*(GROUPS.get(word, {word}) for word in words.split(", ")))
+
+
+def defaults(cell: str, of: set[str]) -> dict[str, str]:
+    """`8; 1 actors, dqn`: the value of each algorithm."""
+    usual, *others = cell.split("; ")
+    found = dict.fromkeys(of, usual)
+    for other in others:
+        value, words = other.split(" ", 1)
+        found |= dict.fromkeys(named(words), value)
+    return found
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_settings_and_their_defaults_are_documented(name: str) -> None:
+    algorithm = algorithms.get(name)
     rows = {cells[0].split()[0].strip("`"): cells for cells in table_rows("settings.md") if cells[0].startswith("`--")}
     fields = {
         flag(field.name): field for field in dataclasses.fields(algorithm.config) if not field.metadata["internal"]
     }
     assert sorted(fields.keys() - rows.keys()) == []
-    for name, cells in rows.items():
-        shown = cells[1 + place]
-        if name not in fields:
-            assert shown == "-", f"{algorithm.name} has no {name}"
+    for word, (_, default, of, *_) in rows.items():
+        assert (word in fields) == (name in named(of)), f"{name} and {word}"
+        if word not in fields:
             continue
-        field = fields[name]
+        field, shown = fields[word], defaults(default, named(of))[name]
         if field.default is None:
-            assert shown == "none", f"the default of {algorithm.name} {name}"
+            assert shown == "none", f"the default of {name} {word}"
         else:
             typed = getattr(algorithm.config.build({field.name: shown}), field.name)
-            assert typed == field.default, f"the default of {algorithm.name} {name}"
+            assert typed == field.default, f"the default of {name} {word}"
 
 
-def test_every_algorithm_has_its_column() -> None:
+def test_the_groups_of_the_settings_are_all_algorithms() -> None:
     assert set(ALGORITHMS) == set(algorithms.names())
-    heads = [cells for cells in table_rows("settings.md") if cells[0] == "setting"]
-    assert len(heads) > 1
-    for head in heads:
-        assert head[1:-1] == list(ALGORITHMS)
+    text = (ROOT / "docs/settings.md").read_text().replace("\n", " ")
+    for group in GROUPS.keys() - {"all"}:
+        words = re.search(rf"`{group}` \(([^)]*)\)", text)
+        assert words is not None and set(words[1].split(", ")) == GROUPS[group]
 
 
 def test_the_optimizers_that_fit_are_documented() -> None:
