@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from podium.algorithms.common.base import Algorithm, OptimizerName, Workers, optimizer, workers
 from podium.algorithms.common.off_policy import REFUSED
+from podium.algorithms.common.tuned import tuned
 from podium.algorithms.dqn import DQNConfig, build, make_policy
 from podium.core.config import Schedule, setting
 
@@ -26,4 +27,4 @@ class ApexConfig(DQNConfig):
     epsilon_spread: float = setting(7.0, "of all envs the last has epsilon to 1 plus this power", low=0)
 
 
-ALGORITHM = Algorithm("apex", ApexConfig, make_policy, build, refused=REFUSED)
+ALGORITHM = Algorithm("apex", ApexConfig, make_policy, build, tuned("apex"), REFUSED)
