@@ -84,9 +84,10 @@ def _rows(measured: Measured) -> list[dict[str, Any]]:
     ]
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median of the rounds' ratios: what a round measures one after the other shares the machine's moods."""
-    return median(a / b for a, b in zip(ours, theirs, strict=True))
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """The median of the rounds' ratios: what a round measures one after the other shares the machine's moods. There is none
+    to returns of 0."""
+    return None if 0 in theirs else median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def _targets(measured: Measured) -> list[dict[str, Any]]:
