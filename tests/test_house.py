@@ -25,7 +25,7 @@ MAY_LOAD_MUCH = {
         f"policies/{name}.py"
         for name in (
             *("acting", "actor_q", "actor_q_networks", "adam", "distributions", "groups", "networks"),
-            *("q", "q_networks", "q_sequences", "torch", "values"),
+            *("q", "q_networks", "q_sequences", "replayed", "torch", "values"),
         )
     ),
 }

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from podium import algorithms
 from podium.bench import bare, bare_sac, peers
 from podium.bench.learning import ENDLESS, Clock
 from podium.bench.measure import THREADS, Contender, alternate, rate
@@ -23,15 +24,19 @@ SHARED = ("hidden", "batch", "buffer", "learning_starts", "lr", "gamma", "tau")
 NOISY = ("action_noise", "policy_delay", "target_noise", "target_noise_clip")
 
 
+def settings_of(algo: str) -> dict[str, Any]:
+    """What everybody gets, as the algorithm's settings."""
+    given = dataclasses.asdict(SETTINGS)
+    names = SHARED + (NOISY if algo == "td3" else ())
+    return {**{name: given[name] for name in names}, "train_every": 1}
+
+
 class PodiumLearning:
     """`podium train` as it is, with the run's folder, logs and checkpoints; a new run in each measurement."""
 
     def __init__(self, algo: str) -> None:
-        given = dataclasses.asdict(SETTINGS)
-        names = SHARED + (NOISY if algo == "td3" else ())
-        settings: dict[str, Any] = {name: given[name] for name in names}
         self._algo = algo
-        self._settings = settings | {"steps": ENDLESS, "threads": THREADS, "eval_every": None, "train_every": 1}
+        self._settings = {**settings_of(algo), "steps": ENDLESS, "threads": THREADS, "eval_every": None}
 
     def measure(self, seconds: float) -> float:
         from podium import api
@@ -74,7 +79,9 @@ def run(report: Report, algo: str, rounds: int, seconds: float) -> None:
         "bare": partial(BareLearning, algo),
     }
     if peers.installed():
-        makers["sb3"] = partial(peers.ReplayLearning, algo, ENV, SETTINGS, WARM_UP)
+        makers["sb3"] = partial(
+            peers.ReplayLearning, algo, ENV, algorithms.get(algo).configure(None, settings_of(algo)), WARM_UP
+        )
     else:
         report.note(f"{case}: no sb3, it is not installed (pip install 'podium[bench]')")
     targets = (Target("bare", 0.9), Target("sb3", 1.3))

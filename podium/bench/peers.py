@@ -6,11 +6,9 @@ import importlib.util
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from podium.bench.bare import PPOSettings
-from podium.bench.bare_sac import Settings as ReplaySettings
 from podium.bench.measure import rate
+from podium.bench.peers_replay import make_peer
 
 WARM_UP = 5
 
@@ -100,13 +98,13 @@ class Sampling:
 class ReplayLearning:
     """SAC or TD3 from its first step, new in each measurement; counted are its updates."""
 
-    def __init__(self, algo: str, env: str, settings: ReplaySettings, warm_up: int) -> None:
-        self._algo, self._env, self._settings, self._warm_up = algo, env, settings, warm_up
+    def __init__(self, algo: str, env: str, config: Any, warm_up: int) -> None:
+        self._algo, self._env, self._config, self._warm_up = algo, env, config, warm_up
 
     def measure(self, seconds: float) -> float:
         model = self._model()
         try:
-            began_after = self._settings.learning_starts
+            began_after = self._config.learning_starts
             model.learn(began_after)
             began = perf_counter()
             model.learn(self._warm_up, reset_num_timesteps=False)
@@ -118,36 +116,9 @@ class ReplayLearning:
             model.env.close()
 
     def _model(self) -> Any:
-        import stable_baselines3
         from stable_baselines3.common.env_util import make_vec_env
-        from stable_baselines3.common.noise import NormalActionNoise
 
-        settings, env = self._settings, make_vec_env(self._env, n_envs=1, seed=0)
-        more: dict[str, Any] = {}
-        if self._algo == "td3":
-            size: Any = env.action_space.shape
-            more = {
-                "action_noise": NormalActionNoise(np.zeros(size), np.full(size, settings.action_noise)),
-                "policy_delay": settings.policy_delay,
-                "target_policy_noise": settings.target_noise,
-                "target_noise_clip": settings.target_noise_clip,
-            }
-        return getattr(stable_baselines3, self._algo.upper())(
-            "MlpPolicy",
-            env,
-            learning_rate=settings.lr,
-            buffer_size=settings.buffer,
-            learning_starts=settings.learning_starts,
-            batch_size=settings.batch,
-            tau=settings.tau,
-            gamma=settings.gamma,
-            train_freq=1,
-            gradient_steps=1,
-            policy_kwargs={"net_arch": list(settings.hidden)},
-            device="cpu",
-            seed=0,
-            **more,
-        )
+        return make_peer(self._algo, self._config, make_vec_env(self._env, n_envs=1, seed=0))
 
     def close(self) -> None:
         """Nothing outlives a measurement."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,15 +14,15 @@ from torch import Tensor
 
 from podium.core.batch import Batch
 from podium.core.errors import TrainingError
-from podium.core.spaces import Columns, Leaf, Space, leaves
+from podium.core.spaces import Columns, Leaf, Space
 from podium.policies.acting import Acting, Critic
 from podium.policies.actor_q_networks import ActorQ, ActorQSettings
-from podium.policies.base import Acted, Learned, Reduce, Sgd
+from podium.policies.base import Acted
 from podium.policies.groups import Groups
 from podium.policies.networks import user_module
-from podium.policies.torch import Loaded, Minibatch, Report, TorchPolicy, flatten, tensor
+from podium.policies.replayed import NEXT, ReplayedPolicy
+from podium.policies.torch import Loaded, Minibatch, Report, TorchPolicy, tensor
 
-NEXT = "next/"
 ACTOR, CRITIC, ENTROPY = "actor", "critic", "entropy"
 
 
@@ -71,7 +70,7 @@ def squared(errors: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return 0.5 * (weight * errors * errors).mean(-1).sum(), errors.detach().abs().mean(0)
 
 
-class ActorQPolicy(TorchPolicy):
+class ActorQPolicy(ReplayedPolicy):
     """An actor beside critics. Actor, critics and the entropy's weight are parts of one vector that learn in one step, each
     at its own pace, from the networks as they were before it; targets follow by a share `tau` whenever the actor learns.
     Until the first update it acts at random."""
@@ -97,11 +96,6 @@ class ActorQPolicy(TorchPolicy):
             config, observation_space, action_space, loss=loss, postprocess=postprocess, model=model, seed=seed
         )
         self._optimizer = Groups(self._flat, self._parts(), config.adam_eps)
-        self._target = copy.deepcopy(self.model)
-        self._target_flat = flatten(list(self._target.parameters()))
-        self._buffers = list(zip(self._target.buffers(), self.model.buffers(), strict=True))
-        self._paths = list(leaves(self.observation_space, "obs"))
-        self._errors = np.zeros(0, np.float32)
         self._due: tuple[str, ...] = tuple(self._optimizer.parts)
 
     def _build_model(self, given: Any) -> ActorQ:
@@ -156,17 +150,8 @@ class ActorQPolicy(TorchPolicy):
 
     # --- learning ---
 
-    def learn(self, batch: Batch | Loaded, sgd: Sgd, reduce: Reduce | None = None) -> Learned:
-        """A gradient step on drawn transitions; `error` says of each how wrong the critics were about it."""
-        return Learned(super().learn(batch, sgd, reduce).metrics, {"error": self._errors})
-
-    @torch.no_grad()
-    def priorities(self, batch: Batch) -> np.ndarray:
-        """How wrong the critics are about each of such transitions."""
-        now = self.config.at(self.progress)
-        loaded = self._ready(batch, now)
-        minibatch, _ = next(loaded.minibatches(None, np.random.default_rng(0)))
-        return self._loss(self._nets(minibatch), minibatch, now)[1].cpu().numpy()
+    def _errors_of(self, minibatch: Minibatch, now: SimpleNamespace) -> Tensor:
+        return self._loss(self._nets(minibatch), minibatch, now)[1]
 
     def _nets(self, minibatch: Minibatch) -> Nets:
         obs, after = ({path: self._seen(path, minibatch[head + path]) for path in self._paths} for head in ("", NEXT))
@@ -198,27 +183,3 @@ class ActorQPolicy(TorchPolicy):
         self._optimizer.step(gradient, lrs, now.max_grad_norm)
         if ACTOR in self._due:
             self._follow(now.tau)
-
-    def _see(self, batch: Batch, reduce: Reduce | None) -> None:
-        """Rows were seen when they were played."""
-
-    @torch.no_grad()
-    def _follow(self, tau: float) -> None:
-        """The targets go a share of the way to the networks."""
-        self._target_flat.lerp_(self._flat, tau)
-        for mine, theirs in self._buffers:
-            mine.copy_(theirs)
-
-    # --- state ---
-
-    def get_state(self, full: bool = False) -> dict[str, Any]:
-        state = super().get_state(full)
-        if full:
-            state["target"] = self._target_flat.cpu().numpy().copy()
-        return state
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self._follow(1.0)
-        if "target" in state:
-            self._target_flat.copy_(torch.from_numpy(state["target"].copy()))

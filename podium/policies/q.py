@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,16 +15,15 @@ from torch import Tensor
 from podium.core.batch import Batch
 from podium.core.config import value_at
 from podium.core.errors import UsageError
-from podium.core.spaces import Columns, Discrete, Leaf, Space, leaves
+from podium.core.spaces import Columns, Discrete, Leaf, Space
 from podium.policies.base import Acted, Learned, Reduce, Sgd
 from podium.policies.devices import device
 from podium.policies.exploration import epsilon_greedy, spread
 from podium.policies.networks import user_module
 from podium.policies.q_networks import QModel, QNetwork, QSettings, UserQ
-from podium.policies.torch import Loaded, Minibatch, Report, TorchPolicy, flatten, tensor
+from podium.policies.replayed import NEXT, ReplayedPolicy
+from podium.policies.torch import Loaded, Minibatch, Report, TorchPolicy, tensor
 from podium.policies.values import PLAIN, RESCALED, Categorical, Mean, Quantiles, Value
-
-NEXT = "next/"
 
 
 @dataclass
@@ -57,10 +55,8 @@ class Said:
 QLoss = Callable[[Said, Minibatch, SimpleNamespace], tuple[Tensor, Tensor, Report]]
 
 
-class QPolicy(TorchPolicy):
-    """A network and its target, a copy that follows every `target_every` updates. It learns from what a replay gives:
-    `return`, `discount`, `weight`, and the observations that followed under `next/`. The filter of observations sees
-    rows when they are played, not each time that they are drawn."""
+class QPolicy(ReplayedPolicy):
+    """A network and its target, a copy that follows every `target_every` updates."""
 
     config: Any
     model: QModel
@@ -81,10 +77,6 @@ class QPolicy(TorchPolicy):
         super().__init__(
             config, observation_space, action_space, loss=loss, postprocess=postprocess, model=model, seed=seed
         )
-        self._target = copy.deepcopy(self.model)
-        self._target_flat = flatten(list(self._target.parameters()))
-        self._paths = list(leaves(self.observation_space, "obs"))
-        self._errors = np.zeros(0, np.float32)
 
     def _build_model(self, given: Any) -> QModel:
         size = self.value.size
@@ -127,11 +119,10 @@ class QPolicy(TorchPolicy):
     # --- learning ---
 
     def learn(self, batch: Batch | Loaded, sgd: Sgd, reduce: Reduce | None = None) -> Learned:
-        """A gradient step on drawn transitions; `error` says of each how wrong the policy was about it."""
         learned = super().learn(batch, sgd, reduce)
         if self.version % self.config.target_every == 0:
             self._follow()
-        return Learned(learned.metrics, {"error": self._errors})
+        return learned
 
     def _gradient(
         self, loaded: Loaded, minibatch: Minibatch, envs: np.ndarray | None, now: SimpleNamespace
@@ -157,38 +148,9 @@ class QPolicy(TorchPolicy):
         loss = (losses * rows["weight"]).mean()
         return self._flat_gradient(loss), {"loss": loss, "q": lambda: self.value.mean(said.outputs).mean(), **report}
 
-    @torch.no_grad()
-    def priorities(self, batch: Batch) -> np.ndarray:
-        """How wrong the policy is about transitions, where its network is its own target: whoever plays has no other."""
-        now = self.config.at(self.progress)
-        loaded = self._ready(batch, now)
-        minibatch, _ = next(loaded.minibatches(None, np.random.default_rng(0)))
-        _, errors, _ = self._loss(self._say(minibatch, self.model), minibatch, now)
-        return errors.cpu().numpy()
-
-    def _see(self, batch: Batch, reduce: Reduce | None) -> None:
-        """Rows were seen when they were played."""
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """The target becomes what the network is."""
-        self._target_flat.copy_(self._flat)
-        for mine, theirs in zip(self._target.buffers(), self.model.buffers(), strict=True):
-            mine.copy_(theirs)
-
-    # --- state ---
-
-    def get_state(self, full: bool = False) -> dict[str, Any]:
-        state = super().get_state(full)
-        if full:
-            state["target"] = self._target_flat.cpu().numpy().copy()
-        return state
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self._follow()
-        if "target" in state:
-            self._target_flat.copy_(torch.from_numpy(state["target"].copy()))
+    def _errors_of(self, minibatch: Minibatch, now: SimpleNamespace) -> Tensor:
+        """Where the network is its own target: whoever plays has no other."""
+        return self._loss(self._say(minibatch, self.model), minibatch, now)[1]
 
 
 def discrete(space: Leaf) -> int:
