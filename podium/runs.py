@@ -134,6 +134,10 @@ def check_known(algo: str, settings: Mapping[str, Any], flags: Sequence[str]) ->
             raise ConfigError(f"unknown setting {name}{did_you_mean(name, [*known, *flags])}")
 
 
+OTHERS = ("algo", "env", "from", "search", "preset")
+"""What a config.json has beside settings."""
+
+
 def _read_config(request: TrainRequest) -> None:
     """Take ALGO and ENV from the file where they were not given."""
     assert request.config is not None
@@ -146,7 +150,7 @@ def _read_config(request: TrainRequest) -> None:
     if not isinstance(found, dict):
         raise UsageError(f"--config {request.config} is no JSON object of settings")
     request.algo, request.env = request.algo or found.get("algo"), request.env or found.get("env")
-    request.in_file = {name: value for name, value in found.items() if name not in ("algo", "env", "from", "search")}
+    request.in_file = {name: value for name, value in found.items() if name not in OTHERS}
 
 
 def _configure(request: TrainRequest) -> None:

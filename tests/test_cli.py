@@ -76,7 +76,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 TRAIN = ("train", "ppo", "CartPole-v1")
 MISTAKES: list[tuple[tuple[Any, ...], str]] = [
     (("trian", "ppo"), "unknown command 'trian'; did you mean 'train'?"),
-    (("frobnicate",), "unknown command 'frobnicate'; there are train, tune, resume"),
+    (("frobnicate",), "unknown command 'frobnicate'; there are train, resume, tune"),
     (("train",), "expected `podium train ALGO ENV`"),
     (("train", "ppo"), "expected `podium train ALGO ENV`"),
     (("train", "pp0", "CartPole-v1"), "unknown algorithm 'pp0'; did you mean 'ppo'?"),

@@ -43,7 +43,9 @@ def outcome(engine: Engine, case: str, seed: int = 3) -> tuple[list[np.ndarray],
     """The weights after each step, and what was counted on the way."""
     name, settings = CASES[case]
     algorithm = algorithms.get(name)
-    config = algorithm.configure(None, {**TINY, "optimizer": case.split(",")[0], **settings, "seed": seed})
+    optimizer_name = case.split(",")[0]
+    turns = {"report_every": 1} if optimizer_name == "sync_replay" else {}
+    config = algorithm.configure(None, {**TINY, "optimizer": optimizer_name, **turns, **settings, "seed": seed})
     spec = ENVS.get(case, EnvSpec("CartPole-v1", {}))
     optimizer = algorithm.build(config, Setup(engine, spec, *spaces_of(spec)))
     weights, counted = [], []
