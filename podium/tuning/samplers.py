@@ -52,7 +52,8 @@ def pruner(name: str, every: int, steps: int) -> BasePruner:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if name == "median":
-            return MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=every, n_min_trials=STARTUP)
+            early = max(every, steps // 4)  # what little has been learned by then says nothing
+            return MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=early, n_min_trials=STARTUP)
         if name == "halving":
             return SuccessiveHalvingPruner(min_resource=every, reduction_factor=FACTOR)
         if name == "hyperband":
