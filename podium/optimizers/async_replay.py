@@ -86,6 +86,7 @@ class AsyncReplay:
         self._begun = 0  # updates whose minibatches were asked for
         self._skipped = 0  # updates that were due when there was nothing to learn from
         self._played: dict[int, deque[Ref]] = {index: deque() for index in range(1, len(samplers) + 1)}
+        self._turns = dict.fromkeys(self._played, 0)  # the number of each sampler's last call
         self._shards = {index: Shard(shards.generation(index)) for index in range(1, len(shards) + 1)}
         self._drawn: deque[Minibatches] = deque()
         self._learning: deque[Learning] = deque()
@@ -119,20 +120,22 @@ class AsyncReplay:
     # --- what is begun ---
 
     def _play(self, progress: float) -> None:
-        """Call samplers, those first of whom least waits; they go on with the weights that have come last."""
+        """Call samplers, those first who were called longest ago: where the pace leaves room for one, they take turns. They
+        go on with the weights that have come last."""
         version = self.updates + sum(learning.on.count for learning in self._learning)  # once the learner comes to it
         if self._coming is None and (self._weights is None or version - self._version >= self.broadcast_every):
             self._coming, self._next_version = self._learner.call("get_weights", progress), version
             if self._weights is None:
                 self._weights, self._version = self._coming, self._next_version
         draws = self.draws(progress)
-        for index in sorted(self.samplers.free, key=lambda index: len(self._played[index])):
+        for index in sorted(self.samplers.free, key=self._turns.__getitem__):
             under_way, learned = self.samplers.in_flight, self.updates + self._skipped
             if self._able(draws.rows) and not self.pace.may_play(self.seen, under_way, learned):
                 return
             if len(self._played[index]) < WAITING:
                 args = (self.fragment, self._weights, draws.gamma)
                 self.samplers.call(index, "play", *args, tag=self._version, parts=1)
+                self._turns[index] = max(self._turns.values()) + 1
 
     def _insert(self) -> None:
         """Give shards a fragment of each of their samplers, where all that are up have one or somebody's queue is full."""

@@ -441,3 +441,12 @@ def test_settings_without_a_meaning_are_refused(
         line = capsys.readouterr().err
         assert part in line and line.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_where_the_pace_leaves_room_for_one_the_samplers_take_turns(strict: LocalEngine) -> None:
+    """A learner that is far behind lets one fragment begin at a time: it is not always the first sampler's."""
+    optimizer = build(strict, workers=2, replay_shards=2, train_every=0.1, learning_starts=40)
+    for _ in range(12):
+        optimizer.step(0.0)
+    held = [shard.held.size for shard in optimizer._shards.values()]
+    assert min(held) > 0.7 * max(held) > 50
