@@ -98,7 +98,7 @@ def test_ppo_leaves_its_last_good_parameters_as_well(tmp_path: Path) -> None:
 def test_a_run_evaluates_resumes_and_plays(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings: dict[str, Any] = {"hidden": (8,), "batch": 16, "learning_starts": 64, "buffer": 400}
-    settings |= {"eval_every": 200, "eval_episodes": 2, "report_every": 8, "progress": False}
+    settings |= {"eval_every": 200, "eval_episodes": 2, "log_every": 8, "progress": False}
     result = podium.train("sac", "Pendulum-v1", steps=400, out=folder, **settings)
     assert result["eval_return_mean"] is not None and result["updates"] == 400 - 64
     assert podium.resume(folder, steps=600, progress=False)["env_steps"] == 600

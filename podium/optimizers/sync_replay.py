@@ -12,7 +12,7 @@ from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, resto
 
 class SyncReplay:
     """An update is a minibatch, and is due for each `every` env steps beyond the first `starts`. The samplers may be the
-    learner alone. Sampling and learning take turns until `report_every` env steps are there to report."""
+    learner alone. Sampling and learning take turns until `log_every` env steps are there to report."""
 
     def __init__(
         self,
@@ -25,11 +25,11 @@ class SyncReplay:
         *,
         starts: int,
         every: float,
-        report_every: int = 1,
+        log_every: int = 1,
     ) -> None:
         self.engine, self._learner, self.samplers = engine, learner, samplers
         self.fragment, self.sgd, self.draws = fragment, sgd, draws
-        self.starts, self.every, self.report_every = starts, every, report_every
+        self.starts, self.every, self.log_every = starts, every, log_every
         self.updates = self.seen = 0
 
     def learner(self) -> Handle:
@@ -37,7 +37,7 @@ class SyncReplay:
 
     def step(self, progress: float) -> Report:
         turns = [self._turn(progress)]
-        while sum(turn.env_steps for turn in turns) < self.report_every:
+        while sum(turn.env_steps for turn in turns) < self.log_every:
             turns.append(self._turn(progress))
         return pool_figures(in_turn(turns), self.samplers)
 

@@ -44,7 +44,7 @@ def outcome(engine: Engine, case: str, seed: int = 3) -> tuple[list[np.ndarray],
     name, settings = CASES[case]
     algorithm = algorithms.get(name)
     optimizer_name = case.split(",")[0]
-    turns = {"report_every": 1} if optimizer_name == "sync_replay" else {}
+    turns = {"log_every": 1} if optimizer_name == "sync_replay" else {}
     config = algorithm.configure(None, {**TINY, "optimizer": optimizer_name, **turns, **settings, "seed": seed})
     spec = ENVS.get(case, EnvSpec("CartPole-v1", {}))
     optimizer = algorithm.build(config, Setup(engine, spec, *spaces_of(spec)))

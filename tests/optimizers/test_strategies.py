@@ -114,13 +114,13 @@ def test_one_with_a_replay_goes_on_from_its_state_and_that_of_its_replay(strict:
 
 def test_updates_are_due_by_env_steps_from_where_learning_starts(strict: LocalEngine) -> None:
     """A sample is 16 steps: the third brings the steps to 48, 8 beyond the start, the others 16 more each."""
-    optimizer = build(strict, "dqn", "toy:match", batch=8, learning_starts=40, train_every=4.0, report_every=1)
+    optimizer = build(strict, "dqn", "toy:match", batch=8, learning_starts=40, train_every=4.0, log_every=1)
     assert [optimizer.step(0.0).env_steps and optimizer.updates for _ in range(5)] == [0, 0, 2, 6, 10]
-    twice = build(strict, "dqn", "toy:match", batch=8, learning_starts=40, train_every=0.5, report_every=1)
+    twice = build(strict, "dqn", "toy:match", batch=8, learning_starts=40, train_every=0.5, log_every=1)
     assert [twice.step(0.0).env_steps and twice.updates for _ in range(4)] == [0, 0, 16, 48]
-    waiting = build(strict, "dqn", "toy:match", batch=20, learning_starts=0, train_every=4.0, report_every=1)
+    waiting = build(strict, "dqn", "toy:match", batch=20, learning_starts=0, train_every=4.0, log_every=1)
     assert [waiting.step(0.0).env_steps and waiting.updates for _ in range(3)] == [0, 4, 8], "16 rows are no minibatch"
-    rarely = build(strict, "dqn", "toy:match", batch=8, learning_starts=40, train_every=4.0, report_every=40)
+    rarely = build(strict, "dqn", "toy:match", batch=8, learning_starts=40, train_every=4.0, log_every=40)
     reports = [rarely.step(0.0) for _ in range(2)]
     assert [report.env_steps for report in reports] == [48, 48] and rarely.updates == 14, "three samples a step"
     assert [report.samplers for report in reports] == [1, 1], "turns of one sampler are no three samplers"

@@ -42,7 +42,7 @@ class ReplayConfig(RunConfig):
     batch: int = setting(64, "transitions in a minibatch", low=1)
     learning_starts: int = setting(1000, "before the first update", unit="env steps", low=0)
     train_every: float = setting(1.0, "for each update; 0.5 makes two updates for each", unit="env steps", above=0)
-    report_every: int = setting(
+    log_every: int = setting(
         128, "between rows of metrics.jsonl, at least", unit="env steps", low=1, only=("optimizer", ("sync_replay",))
     )
     n_step: int = setting(1, "rewards that are summed before the value of what follows", unit="steps", low=1, high=1000)

@@ -268,7 +268,7 @@ def sync_replay(parts: Parts) -> Optimizer:
         parts.draws,
         starts=config.learning_starts,
         every=config.train_every,
-        report_every=config.report_every,
+        log_every=config.log_every,
     )
 
 
