@@ -450,3 +450,22 @@ def test_where_the_pace_leaves_room_for_one_the_samplers_take_turns(strict: Loca
         optimizer.step(0.0)
     held = [shard.held.size for shard in optimizer._shards.values()]
     assert min(held) > 0.7 * max(held) > 50
+
+
+@pytest.mark.parametrize(
+    ("algo", "env", "settings"),
+    [
+        ("sac", "Pendulum-v1", {"prioritized": True, "n_step": 2}),
+        ("td3", "Pendulum-v1", {}),
+        ("r2d2", "toy:cue", {"sequence": 10, "burn_in": 4, "sequence_every": 2, "n_step": 2, "memory_size": 8}),
+    ],
+)
+def test_whoever_learns_from_a_replay_learns_from_shards(
+    strict: LocalEngine, algo: str, env: str, settings: dict[str, Any]
+) -> None:
+    shared = {"optimizer": "async_replay", "workers": 2, "replay_shards": 2, "batch": 8, "learning_starts": 0}
+    optimizer = build(strict, algo, env, **shared, train_every=16.0, **settings)
+    reports = [optimizer.step(0.0) for _ in range(12)]
+    assert optimizer.updates >= 5 and optimizer.rows_lost == 0
+    assert all(np.isfinite(value) for value in reports[-1].metrics.values().values())
+    assert optimizer.learner()._target.policy.version == optimizer.updates  # type: ignore[attr-defined]
