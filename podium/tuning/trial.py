@@ -11,6 +11,7 @@ from podium import algorithms
 from podium.algorithms.common.base import Algorithm, RunConfig
 from podium.engine.base import Engine
 from podium.envs.make import EnvSpec, Traits
+from podium.optimizers.base import get_replay, set_replay
 from podium.training import Training
 from podium.tuning.space import Value
 
@@ -93,17 +94,13 @@ class Trial:
         return [
             {
                 **run.training.get_state(restart=True),
-                "replay": self._replay(run.training),
+                "replay": get_replay(self.engine, run.training.optimizer, ()),
                 "figures": dict(run.figures),
                 "stopped_by": run.stopped_by,
                 "wall_s": run.wall_s,
             }
             for run in self._runs
         ]
-
-    def _replay(self, training: Training) -> list[Any] | None:
-        found = self.engine.get(training.optimizer.learner().call("get_replay", ()))
-        return None if found is None else list(found)
 
     def set_state(self, states: Sequence[State], params: Mapping[str, Value]) -> None:
         """Go on from a state, another trial's perhaps, with these parameters: its runs are built anew for them."""
@@ -114,7 +111,7 @@ class Trial:
             run.training.counters.set_state(state["counters"])
             run.training.best = state["best"]
             if state["replay"] is not None:
-                self.engine.get(run.training.optimizer.learner().call("set_replay", *state["replay"]))
+                set_replay(self.engine, run.training.optimizer, *state["replay"])
             run.figures, run.stopped_by, run.wall_s = dict(state["figures"]), state["stopped_by"], state["wall_s"]
 
     def processes(self) -> list[dict[str, Any]]:
