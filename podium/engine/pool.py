@@ -99,6 +99,11 @@ class Pool:
             self.close()
             raise
 
+    @classmethod
+    def alone(cls, engine: Engine, handle: Handle) -> Pool:
+        """A pool of one that is there already: it is waited for as long as it takes, and nobody comes in its place."""
+        return cls(engine, lambda index, replaced: handle, 1, max_failures=0, time_limit=float("inf"))
+
     def _new(self, index: int, replaced: int) -> Worker:
         handle = self._spawn(index, replaced)
         return Worker(index, handle, Call(handle.ready, monotonic()), replaced)

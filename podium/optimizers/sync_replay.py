@@ -5,7 +5,7 @@ from __future__ import annotations
 from podium.core.errors import ArgumentLost
 from podium.engine.base import Engine, Handle, Ref
 from podium.engine.pool import Pool
-from podium.evaluation.replayed import DrawPlan
+from podium.evaluation.replayed import DrawPlan, Draws
 from podium.evaluation.sample import Report, in_turn, merge_reports
 from podium.optimizers.base import SgdPlan, State, everyone, pool_figures, restore, states, timed
 
@@ -36,13 +36,14 @@ class SyncReplay:
         return self._learner
 
     def step(self, progress: float) -> Report:
-        turns = [self._turn(progress)]
-        while sum(turn.env_steps for turn in turns) < self.log_every:
-            turns.append(self._turn(progress))
+        turns: list[Report] = []
+        draws, until = self.draws(progress), self.seen + self.log_every
+        while not turns or self.seen < until:
+            turns.append(self._turn(progress, draws))
         return pool_figures(in_turn(turns), self.samplers)
 
-    def _turn(self, progress: float) -> Report:
-        stages, draws = Report(), self.draws(progress)
+    def _turn(self, progress: float, draws: Draws) -> Report:
+        stages = Report()
         with timed(stages, "sampling"):
             weights = self._learner.call("get_weights", progress)
         report = None

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from podium.algorithms.common.base import NEED_WORKERS, RunConfig
 from podium.algorithms.common.evolution import EvolutionConfig
 from podium.algorithms.common.off_policy import SHARDED, ReplayConfig
-from podium.engine.base import Resources
 from podium.engine.plan import (
-    GIB,
     Machine,
     check_device,
     check_gpus,
@@ -95,11 +93,6 @@ def needs_workers(config: RunConfig) -> bool:
     return config.optimizer in NEED_WORKERS or config.inference == "central"
 
 
-def each_worker(config: RunConfig) -> Resources:
-    """What every worker reserves."""
-    return Resources(config.cpus_per_worker, config.gpus_per_worker, int(config.memory_per_worker * GIB))
-
-
 # --- where it is to run ---
 
 
@@ -132,7 +125,7 @@ def refuse(config: RunConfig, machine: Machine) -> None:
         device(config.device)
     learning, flag = (number, "--workers") if config.optimizer == "allreduce" else (learners(config), "--learners")
     check_device(config.device, learning, machine, flag)
-    check_workers(number, each_worker(config), machine)
+    check_workers(number, config.each_worker, machine)
     if config.engine == "ray" and config.gpus_per_worker:
         check_gpus(gpus_to_learn(config, number, machine), number * config.gpus_per_worker, machine)
 

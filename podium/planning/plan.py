@@ -144,7 +144,7 @@ def _gpus(config: RunConfig, machine: Machine) -> dict[str, Any]:
 
 def _memory(config: RunConfig, bytes_: figures.Memory) -> dict[str, Any]:
     found = {f"{name}_bytes": value for name, value in asdict(bytes_).items() if name != "holders"}
-    reserved = layout.workers(config) * layout.each_worker(config).memory_bytes
+    reserved = layout.workers(config) * config.each_worker.memory_bytes
     return {"holders": bytes_.holders, **found, "shards": layout.replays(config), "reserved_bytes": reserved}
 
 

@@ -9,7 +9,7 @@ from podium.algorithms.common.evolution import EvolutionConfig
 from podium.engine.base import Resources
 from podium.engine.plan import Machine, count, most_workers
 from podium.planning.figures import RAY_PROCESS_BYTES, predict
-from podium.planning.layout import each_worker, gpus_to_learn, needs_workers
+from podium.planning.layout import gpus_to_learn, needs_workers
 from podium.planning.measure import WIDE, Measured
 
 AT_MOST_PER_CORE = 16
@@ -74,7 +74,7 @@ def _within(found: int, reason: str, config: RunConfig, measured: Measured, mach
 
 def _beside_the_learner(config: RunConfig, machine: Machine) -> tuple[Resources, Machine]:
     """What a worker takes, with its GPU where it learns too, and what the learners' own GPUs leave of the machine."""
-    each, on_gpu = each_worker(config), gpus_to_learn(config, 1, machine)
+    each, on_gpu = config.each_worker, gpus_to_learn(config, 1, machine)
     if config.optimizer == "allreduce":
         return each + Resources(gpus=float(on_gpu)), machine
     return each, replace(machine, gpus=machine.gpus - on_gpu)

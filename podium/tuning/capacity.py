@@ -33,7 +33,7 @@ def reserved(config: RunConfig, machine: Machine) -> list[Resources]:
         return []
     number = layout.workers(config)
     learning = layout.gpus_to_learn(config, number, machine)
-    return [Resources(gpus=1.0)] * learning + [layout.each_worker(config)] * number
+    return [Resources(gpus=1.0)] * learning + [config.each_worker] * number
 
 
 def at_once(

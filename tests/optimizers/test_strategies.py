@@ -247,23 +247,7 @@ def test_combinations_without_a_meaning_are_refused_with_the_reason(
 
 
 def test_what_fits_is_what_is_not_refused() -> None:
-    for name in (
-        "pg",
-        "a2c",
-        "a3c",
-        "ppo",
-        "impala",
-        "appo",
-        "dqn",
-        "apex",
-        "r2d2",
-        "sac",
-        "td3",
-        "ddpg",
-        "es",
-        "ars",
-        "cem",
-    ):
+    for name in algorithms.names():
         algorithm = algorithms.get(name)
         for optimizer in OPTIMIZERS:
             given = {"optimizer": optimizer, "workers": 1}

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 from podium.core.config import Config, flag, setting
 from podium.core.errors import ConfigError, UsageError, known_names
 from podium.core.spaces import Leaf, Space
-from podium.engine.base import Engine
+from podium.engine.base import Engine, Resources
+from podium.engine.plan import GIB
 from podium.envs.make import EnvSpec
 from podium.optimizers.base import Optimizer
 
@@ -108,6 +109,11 @@ class RunConfig(Config):
     frame_stack: int = setting(1, "observations in a row that the policy sees", low=1)
     time_limit: int | None = setting(None, "cut episodes after this many steps", unit="steps", low=1)
     rescale_actions: bool = setting(False, "let the policy act from -1 to 1 whatever the env's bounds")
+
+    @property
+    def each_worker(self) -> Resources:
+        """What every worker reserves."""
+        return Resources(self.cpus_per_worker, self.gpus_per_worker, int(self.memory_per_worker * GIB))
 
     def check(self) -> None:
         if self.env_processes > self.envs:

@@ -20,7 +20,6 @@ from podium.core.config import setting
 from podium.core.errors import ConfigError
 from podium.core.spaces import Leaf, Space
 from podium.engine.base import Handle, Resources
-from podium.engine.plan import GIB
 from podium.engine.pool import Pool
 from podium.envs.make import playing
 from podium.evaluation.search import Rule, Searcher
@@ -116,7 +115,7 @@ def _build(rule: Callable[[Any, int], Rule], config: EvolutionConfig, setup: Set
 def _workers(rule: Callable[[Any, int], Rule], config: EvolutionConfig, setup: Setup, learner: Handle) -> Pool:
     """Those that play; the learner where there are none."""
     if not config.workers:
-        return Pool(setup.engine, lambda index, replaced: learner, 1, max_failures=0, time_limit=float("inf"))
+        return Pool.alone(setup.engine, learner)
     assert isinstance(config.workers, int)
     spawn = partial(searcher, rule, config, setup)
     most, limit = config.max_failures, config.worker_timeout
@@ -127,8 +126,7 @@ def searcher(
     rule: Callable[[Any, int], Rule], config: EvolutionConfig, setup: Setup, index: int, replaced: int
 ) -> Handle:
     """The learner, or a worker from 1. All play the same perturbation alike, whoever was there before."""
-    memory = int(config.memory_per_worker * GIB)
-    reserved = Resources(config.cpus_per_worker, config.gpus_per_worker, memory) if index else Resources(near=True)
+    reserved = config.each_worker if index else Resources(near=True)
     plays = bool(index) or not config.workers
     return setup.engine.spawn(
         Searcher,

@@ -12,6 +12,7 @@ from podium.algorithms.common.central import CentralPolicy, CentralServer, Postp
 from podium.core.errors import CallTimedOut, WorkerDied
 from podium.core.spaces import Space, leaves
 from podium.engine.base import Handle, Resources
+from podium.engine.plan import GIB
 from podium.engine.pool import Pool, Spawn
 from podium.envs.make import playing
 from podium.evaluation.evaluator import Evaluator
@@ -33,7 +34,6 @@ from podium.replay.uniform import UniformReplay
 from podium.serving.base import Client
 from podium.serving.transports.near import NearClient
 
-GIB = 1 << 30
 AT_ONCE, AT_ONCE_BYTES = 16, 4 << 20
 DRAWS_AHEAD = 3
 """Calls for minibatches that are under way or wait for the learner, beside those that it learns on."""
@@ -97,19 +97,19 @@ class Parts:
     def rank(self, index: int, replaced: int) -> Handle:
         """An evaluator that plays and learns."""
         config = self._on_device(index - 1)
-        resources = self._reserved() + _gpu(config.device)
+        resources = self.config.each_worker + _gpu(config.device)
         return self._spawn(self._policy(config, index), index, replaced, True, f"worker-{index}", resources)
 
     def worker(self, index: int, replaced: int, kind: Callable[..., Evaluator] = Evaluator) -> Handle:
         """An evaluator that plays, with one compute thread and, unless it reserves a GPU, on the processor."""
         config = self.config.replace(threads=1, device="cuda" if self.config.gpus_per_worker else "cpu")
         policy, name = self._policy(config, index), f"worker-{index}"
-        return self._spawn(policy, index, replaced, True, name, self._reserved(), kind)
+        return self._spawn(policy, index, replaced, True, name, self.config.each_worker, kind)
 
     def asking_worker(self, client: Client, index: int, replaced: int) -> Handle:
         """An evaluator that plays as a server tells it to."""
         make_policy = partial(CentralPolicy, client, self.postprocess, self.config)
-        return self._spawn(make_policy, index, replaced, True, f"worker-{index}", self._reserved())
+        return self._spawn(make_policy, index, replaced, True, f"worker-{index}", self.config.each_worker)
 
     def server(self) -> Handle:
         """The policy that plays for all workers, on the learner's device and with the first worker's random numbers. Where
@@ -131,10 +131,6 @@ class Parts:
 
     def _on_device(self, place: int) -> Any:
         return self.config.replace(device=self.setup.engine.device(self.config.device, place))
-
-    def _reserved(self) -> Resources:
-        config = self.config
-        return Resources(config.cpus_per_worker, config.gpus_per_worker, int(config.memory_per_worker * GIB))
 
     def _policy(self, config: Any, index: int) -> Callable[[], Policy]:
         seed = config.seed + 100_003 * index
@@ -184,7 +180,7 @@ class Parts:
         """The workers, or the learner where there are none; that is asked here alone."""
         if self.config.workers:
             return self.workers()
-        return Pool(self.setup.engine, lambda index, replaced: learner, 1, max_failures=0, time_limit=float("inf"))
+        return Pool.alone(self.setup.engine, learner)
 
     @property
     def learner_plays(self) -> bool:
